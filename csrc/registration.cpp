@@ -6,7 +6,6 @@
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/catalogue.h"
-#include "ops/drafts.h"
 #include "ops/embed.h"
 #include "ops/gates.h"
 #include "ops/layer_norm.h"
@@ -68,13 +67,6 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "float soft_cap) -> Tensor");
     m.def("tree_append(Tensor(a!)[] tree, Tensor slot, Tensor[] survivors, int eos_id) -> ()");
     m.def("tree_release(Tensor(a!)[] tree, Tensor slot) -> ()");
-    m.def(
-        "draft_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
-        "Tensor ints, Tensor floats, Tensor draft_ints, int start_id, int eos_id, "
-        "int vocab_size) -> ()");
-    m.def(
-        "draft_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
-        "Tensor[] survivors, Tensor? eos_token, int eos_id, int vocab_size) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
     m.def(
@@ -111,8 +103,6 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::prompt_attention>(m, "prompt_attention");
     pybeam::implement<&pybeam::tree_append>(m, "tree_append");
     pybeam::implement<&pybeam::tree_release>(m, "tree_release");
-    pybeam::implement<&pybeam::draft_open>(m, "draft_open");
-    pybeam::implement<&pybeam::draft_commit>(m, "draft_commit");
     pybeam::implement<&pybeam::gather_rows>(m, "gather_rows");
     pybeam::implement<&pybeam::scatter_rows>(m, "scatter_rows");
     pybeam::implement<&pybeam::backtrace>(m, "backtrace");

@@ -90,7 +90,7 @@ def test_lines_of_slots_and_places_behind_the_last(monkeypatch, backend):
         [own] = [kept for kept in work.state._arrays.processors._processors if kept.arrays]
         parameters, state = own.arrays[0], own.arrays[-1]
         assert not is_poison(tree.token[0]) and not is_poison(beams.floats[0])
-        for p in range(1, work.num_slots):
+        for p in range(1, work.slots.num):
             nodes, live, entries = (
                 int(count[p]) for count in (tree.num_nodes, tree.num_live, beams.num_entries)
             )
@@ -253,7 +253,7 @@ def test_states_of_rows_and_of_encoders(monkeypatch, tmp_path):
     found = []
 
     def look(work, rows):
-        used = [p for p in work._free_slots if int(work.session._source.length[p])]
+        used = [p for p in work.slots.free if int(work.session._source.length[p])]
         if used:
             found.append(is_poison(work.session._state[:, used]))
             free = [16 * page + i for page in work.session._source._free for i in range(16)]

@@ -18,6 +18,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Model
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
+from pybeam.state.step import StepPlan
 from pybeam.triton_kernels import counters
 
 
@@ -55,16 +56,16 @@ class OneStep:
         self.slot = to_device(slots, torch.int32, model.device)
         self.limit = bucket(num * algorithm.max_rows)
         for _ in range(depth):
-            self.work.claim_pages(num)
+            self.work.room.claim(num)
             self()
         # the step itself takes pages, too
-        self.work.claim_pages(num)
+        self.work.room.claim(num)
         self._kept = [(buffer, buffer.clone()) for buffer in self.work.state.buffers()]
 
     def __call__(self) -> torch.Tensor:
         """Do the step. Returns its report."""
         with counters.lent(self._counters):
-            return self._engine._step(self.slot, self.limit, self.longest)
+            return self._engine._step(StepPlan(self.slot, self.limit, self.longest))
 
     def restore(self) -> None:
         """Put all books back to what they were before the step."""
@@ -80,8 +81,8 @@ class OneStep:
         slots = sorted(work.take_slots(len(sources)))
         for source, slot in zip(sources, slots, strict=True):
             source.slot = slot
-        work.reserve(self.longest, [], sources)
-        work.claim_pages(len(sources))
+        work.room.reserve(self.longest, [], sources)
+        work.room.claim(len(sources))
         contents = [source.content for source in sources]
         work.session.encode(contents, [source.index for source in sources], slots)
         work.state.open(sources, work.model.start_id)

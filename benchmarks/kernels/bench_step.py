@@ -23,6 +23,7 @@ from benchmarks.networks import Networks
 from benchmarks.sizes import CUDA
 from pybeam import backends
 from pybeam.models.base import Model
+from pybeam.state.step import StepPlan
 
 # hypotheses end behind all the steps that are done here
 LONGEST = 64
@@ -190,13 +191,13 @@ def phases(step: OneStep) -> Iterator[Phase]:
     yield Phase("plan", plan, step.restore)
     step.restore()
     moving, _ = plan()
-    read = partial(state.begin, moving, step.limit, step.longest)
+    read = partial(state.begin, StepPlan(moving, step.limit, step.longest))
     yield Phase("read", read, step.restore)
     begun, program = read(), state._arrays.program
     yield Phase("model", partial(session.step, begun.rows), _nothing)
     logits = session.step(begun.rows)
     yield Phase("select", partial(begun.choose, logits), _nothing)
-    survivors = begun.kind.survivors(begun.rows, logits)
+    survivors = begun.survivors(logits)
 
     def commit() -> None:
         # a commit spends what was chosen

@@ -258,7 +258,6 @@ void launch_draft_open(const DraftOpenParams& p) {
     launch_beam_open(p.open);  // checks the slots
     for (int64_t a = 0; a < p.open.num_sources; ++a) {
         const Source source(p.open.tree, p.open.beams, p.drafts, p.open.slot[a]);
-        std::copy_n(p.ints + a * Drafts::kNumInts, +Drafts::kNumInts, source.draft);
         check_source(source);
         write_next_rows(source, nullptr, 0, p.eos_id, p.vocab_size);
     }

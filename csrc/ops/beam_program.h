@@ -30,13 +30,15 @@ struct BeamRules {
 // once, and what `select` reads and writes is no tensor, unless Python asks for it.
 class BeamProgram {
   public:
-    enum Row { kOffset, kToken, kDepth, kRowSlot, kEntry, kNode, kCell, kNumRowArrays };
+    enum Row { kOffset, kToken, kPosition, kRowSlot, kEntry, kNode, kCell, kNumRowArrays };
 
     // The arrays must live as long as the program.
     BeamProgram(TensorList tree, TensorList beams, const BeamRules& rules)
         : tree_(tree_of(tree)), beams_(beams_of(beams)), rules_(rules) {
         check_same_slots(tree_, beams_);
     }
+
+    virtual ~BeamProgram() = default;
 
     // Opens slots [A] with lines of numbers [A, kNumInts] and [A, kNumFloats].
     void open(const std::vector<int32_t>& slots, const std::vector<int32_t>& ints,
@@ -52,7 +54,7 @@ class BeamProgram {
         params.floats = floats.data();
         params.num_sources = static_cast<int64_t>(slots.size());
         params.start_id = start_id;
-        launch_beam_open(params);
+        open(params);
     }
 
     void close(const std::vector<int32_t>& slots) {
@@ -116,14 +118,15 @@ class BeamProgram {
     }
 
     // Reads the rows of these slots into int32 arrays: the offsets [A + 1], all others [R].
-    void read(const Tensor& slot, int64_t num_rows,
-              const std::array<int32_t*, kNumRowArrays>& rows) {
+    virtual void read(const Tensor& slot, int64_t num_rows,
+                      const std::array<int32_t*, kNumRowArrays>& rows) {
         stage_ = Stage::kNone;
         const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
         num_sources_ = slot.numel();
         const bool is_held = rules_.finishing == Finishing::kHeld;
         const int64_t num_entries = is_held ? num_sources_ * beams_.max_entries : num_rows;
         num_entries_ = num_entries;
+        num_rows_ = num_rows;
         std::copy_n(static_cast<const int32_t*>(given), num_sources_, slot_.room(num_sources_));
         BeamReadParams params{};
         params.beams = beams_;
@@ -138,7 +141,7 @@ class BeamProgram {
         params.num_entries = num_entries;
         params.row_offset_out = rows[kOffset];
         params.token_out = rows[kToken];
-        params.position_out = rows[kDepth];
+        params.position_out = rows[kPosition];
         params.row_slot_out = rows[kRowSlot];
         params.entry_out = rows[kEntry];
         params.node_out = rows[kNode];
@@ -175,7 +178,7 @@ class BeamProgram {
     }
 
     // Goes on with these survivors of slots [A], which somebody else has selected. Nothing changes.
-    void take(const Tensor& slot, TensorList arrays) {
+    virtual void take(const Tensor& slot, TensorList arrays) {
         using A = SurvivorArrays;
         stage_ = Stage::kNone;
         const SurvivorArguments given(slot, arrays);
@@ -207,45 +210,32 @@ class BeamProgram {
         check_dim("logits", logits, 2);
         check_unit_stride("logits", logits);
         PYBEAM_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
-        const bool is_held = rules_.finishing == Finishing::kHeld;
-        capacity_ = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
-        const int64_t num_survivors = num_sources_ * capacity_;
         SelectParams params{};
         params.logits = logits.data_ptr();
         params.dtype = float_type("logits", logits);
         params.row_stride = logits.stride(0);
         params.vocab_size = logits.size(1);
-        params.score = score_.get();
-        params.offset = entry_offset_.get();
-        params.width = width_.get();
-        params.is_ended = is_held ? is_ended_.get() : nullptr;
-        params.max_candidates = max_candidates_.get();
-        params.margin = margin_.get();
-        params.local_margin = local_margin_.get();
-        params.best_finished = is_held ? best_finished_.get() : nullptr;
-        params.forced = forced_.get();
-        params.ban_eos = ban_eos_.get();
         params.eos = rules_.eos;
-        params.finishing = rules_.finishing;
         params.normalise = rules_.normalise;
         params.num_rows = logits.size(0);
-        params.num_beams = num_sources_;
-        params.capacity = capacity_;
         params.num_threads = num_threads();
+        enter(params);
+        capacity_ = params.capacity;
+        const int64_t num_beams = params.num_beams, num_survivors = num_beams * capacity_;
         params.token_out = token_.room(num_survivors);
         params.parent_out = parent_.room(num_survivors);
         params.score_out = survivor_score_.room(num_survivors);
         params.log_prob_out = log_prob_.room(num_survivors);
-        params.count_out = count_.room(num_sources_);
-        params.num_finished_out = num_finished_.room(num_sources_);
-        params.has_nan_out = has_nan_.room(num_sources_);
+        params.count_out = count_.room(num_beams);
+        params.num_finished_out = num_finished_.room(num_beams);
+        params.has_nan_out = has_nan_.room(num_beams);
         launch_select(params);
         if (rules_.eos.count > 1) unite_eos(num_survivors);
         stage_ = Stage::kChosen;
     }
 
     // Turns the survivors into the next beams.
-    void commit() {
+    virtual void commit() {
         PYBEAM_CHECK(stage_ == Stage::kChosen, "`commit` needs a `choose` before it");
         stage_ = Stage::kNone;
         BeamCommitParams params{};
@@ -272,7 +262,7 @@ class BeamProgram {
     }
 
     // Number of old entries that the last commit has moved, those that nobody continues included.
-    int64_t num_moves() const { return num_sources_ * beams_.max_entries; }
+    virtual int64_t num_moves() const { return num_sources_ * beams_.max_entries; }
     const int32_t* source() const { return source_.get(); }
     const int32_t* target() const { return target_.get(); }
 
@@ -292,12 +282,32 @@ class BeamProgram {
         return 1 + (Beams::kWaited + 1) * slot.numel();
     }
 
-  private:
+  protected:
     enum class Stage { kNone, kRead, kChosen };
 
     template <class T>
     static void copy(std::type_identity_t<const T*> given, Scratch<T>& own, int64_t size) {
         std::copy_n(given, size, own.room(size));
+    }
+
+    virtual void open(const BeamOpenParams& params) { launch_beam_open(params); }
+
+    // Gives `select` the beams that were read.
+    virtual void enter(SelectParams& params) {
+        const bool is_held = rules_.finishing == Finishing::kHeld;
+        params.score = score_.get();
+        params.offset = entry_offset_.get();
+        params.width = width_.get();
+        params.is_ended = is_held ? is_ended_.get() : nullptr;
+        params.max_candidates = max_candidates_.get();
+        params.margin = margin_.get();
+        params.local_margin = local_margin_.get();
+        params.best_finished = is_held ? best_finished_.get() : nullptr;
+        params.forced = forced_.get();
+        params.ban_eos = ban_eos_.get();
+        params.finishing = rules_.finishing;
+        params.num_beams = num_sources_;
+        params.capacity = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
     }
 
     // Every EOS becomes the first one, and the original tokens are kept.
@@ -313,7 +323,7 @@ class BeamProgram {
     Beams beams_;
     BeamRules rules_;
     Stage stage_ = Stage::kNone;
-    int64_t num_sources_ = 0, num_entries_ = 0, capacity_ = 0;
+    int64_t num_sources_ = 0, num_rows_ = 0, num_entries_ = 0, capacity_ = 0;
     Scratch<int32_t> slot_;
 
     // what `select` reads, see `SelectInputs` in Python

@@ -77,30 +77,4 @@ inline void check_same_slots(const Tree& tree, const Beams& beams) {
                        "`tree` and `beams` must have the same slots and rows");
 }
 
-// Checks the columns of slots [A] that are opened: a line of numbers per slot.
-struct OpenArguments {
-    Argument<int32_t> slot, ints;
-    Argument<float> floats;
-    int64_t num_sources;
-
-    OpenArguments(const Tensor& slot, const Tensor& ints, const Tensor& floats)
-        : slot("slot", slot, ScalarType::kInt32, {slot.numel()}),
-          ints("ints", ints, ScalarType::kInt32, {slot.numel(), Beams::kNumInts}),
-          floats("floats", floats, ScalarType::kFloat32, {slot.numel(), Beams::kNumFloats}),
-          num_sources(slot.numel()) {}
-
-    BeamOpenParams params(TensorList tree, TensorList beams, int64_t start_id) const {
-        BeamOpenParams params{};
-        params.beams = beams_of(beams);
-        params.tree = tree_of(tree);
-        check_same_slots(params.tree, params.beams);
-        params.slot = slot;
-        params.ints = ints;
-        params.floats = floats;
-        params.num_sources = num_sources;
-        params.start_id = static_cast<int32_t>(start_id);
-        return params;
-    }
-};
-
 }  // namespace pybeam

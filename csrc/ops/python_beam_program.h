@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "beam_program.h"
+#include "draft_program.h"
 #include "python.h"
 
 namespace pybeam {
@@ -58,8 +58,8 @@ class Lent {
 
 struct PyBeamProgram {
     struct Parts {
-        Ref tree, beams;  // own the memory
-        BeamProgram program;
+        Ref tree, beams, drafts;  // own the memory
+        std::unique_ptr<BeamProgram> program;
         std::array<Lent, BeamProgram::kNumRowArrays> rows;
         Lent report;
     };
@@ -67,14 +67,16 @@ struct PyBeamProgram {
     PyObject_HEAD Parts* parts;
 };
 
-// BeamProgram(tree, beams, eos_ids, finishing, keeps_best, top, certificate, refills, normalise)
+// BeamProgram(tree, beams, eos_ids, finishing, keeps_best, top, certificate, refills, normalise
+//             [, drafts, vocab_size])
 inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*) {
     return guarded([&]() -> PyObject* {
-        PyObject *tree = nullptr, *beams = nullptr, *eos_ids = nullptr;
+        PyObject *tree = nullptr, *beams = nullptr, *eos_ids = nullptr, *drafts = nullptr;
+        long long vocab_size = 0;
         int finishing = 0, keeps_best = 0, top = 0, certificate = 0, refills = 0, normalise = 0;
-        if (!PyArg_ParseTuple(args, "O!O!O!ipiipp", &PyTuple_Type, &tree, &PyTuple_Type, &beams,
+        if (!PyArg_ParseTuple(args, "O!O!O!ipiipp|O!L", &PyTuple_Type, &tree, &PyTuple_Type, &beams,
                               &PyTuple_Type, &eos_ids, &finishing, &keeps_best, &top, &certificate,
-                              &refills, &normalise)) {
+                              &refills, &normalise, &PyTuple_Type, &drafts, &vocab_size)) {
             return nullptr;
         }
         std::vector<int64_t> eos(PyTuple_Size(eos_ids));
@@ -82,12 +84,20 @@ inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*)
         const BeamRules rules{eos_of(eos), finishing_of(finishing),
                               stop_of(keeps_best != 0, top, certificate), refills != 0,
                               normalise != 0};
-        auto parts = std::unique_ptr<PyBeamProgram::Parts>(
-            new PyBeamProgram::Parts{Ref(Py_NewRef(tree)),
-                                     Ref(Py_NewRef(beams)),
-                                     BeamProgram(tensors_of(tree), tensors_of(beams), rules),
-                                     {},
-                                     {}});
+        std::unique_ptr<BeamProgram> program;
+        if (drafts) {
+            program = std::make_unique<DraftProgram>(tensors_of(tree), tensors_of(beams), rules,
+                                                     tensors_of(drafts), vocab_size);
+        } else {
+            program = std::make_unique<BeamProgram>(tensors_of(tree), tensors_of(beams), rules);
+        }
+        auto parts =
+            std::unique_ptr<PyBeamProgram::Parts>(new PyBeamProgram::Parts{Ref(Py_NewRef(tree)),
+                                                                           Ref(Py_NewRef(beams)),
+                                                                           Ref(Py_XNewRef(drafts)),
+                                                                           std::move(program),
+                                                                           {},
+                                                                           {}});
         PyObject* self = allocate(type);
         reinterpret_cast<PyBeamProgram*>(self)->parts = parts.release();
         return self;
@@ -104,9 +114,9 @@ inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize
     return guarded([&] {
         const Recorded recorded("native::open");
         check_arguments(num_args, 4);
-        self->parts->program.open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
-                                  numbers_of<float>(args[2]),
-                                  static_cast<int32_t>(int_of(args[3])));
+        self->parts->program->open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
+                                   numbers_of<float>(args[2]),
+                                   static_cast<int32_t>(int_of(args[3])));
         return Py_NewRef(Py_None);
     });
 }
@@ -115,7 +125,7 @@ inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize
 inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
     return guarded([&] {
         const Recorded recorded("native::close");
-        self->parts->program.close(numbers_of<int32_t>(slots));
+        self->parts->program->close(numbers_of<int32_t>(slots));
         return Py_NewRef(Py_None);
     });
 }
@@ -130,8 +140,8 @@ inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_s
             table = new_ints({num_hypotheses, num_columns});
             return data<int32_t>(tensor_of(table.get()));
         };
-        self->parts->program.finished(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
-                                      int_of(args[2]), PyObject_IsTrue(args[3]) != 0, room);
+        self->parts->program->finished(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
+                                       int_of(args[2]), PyObject_IsTrue(args[3]) != 0, room);
         return table.release();
     });
 }
@@ -149,7 +159,7 @@ inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize
         for (size_t i = 0; i < memory.size(); ++i) {
             memory[i] = rows[i].room(i == BeamProgram::kOffset ? slot.numel() + 1 : num_rows);
         }
-        self->parts->program.read(slot, num_rows, memory);
+        self->parts->program->read(slot, num_rows, memory);
         Ref result = checked(PyTuple_New(static_cast<Py_ssize_t>(rows.size())));
         for (size_t i = 0; i < rows.size(); ++i) {
             const auto place = static_cast<Py_ssize_t>(i);
@@ -163,7 +173,7 @@ inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize
 inline PyObject* beam_program_inputs(PyBeamProgram* self, PyObject*) {
     return guarded([&] {
         const Ref list = checked(PyList_New(0));
-        self->parts->program.inputs([&](const auto* numbers, int64_t size) {
+        self->parts->program->inputs([&](const auto* numbers, int64_t size) {
             if (PyList_Append(list.get(), new_copy(numbers, size).get()) != 0) throw PythonError();
         });
         return PyList_AsTuple(list.get());
@@ -174,7 +184,7 @@ inline PyObject* beam_program_inputs(PyBeamProgram* self, PyObject*) {
 inline PyObject* beam_program_take(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
         check_arguments(num_args, 2);
-        self->parts->program.take(tensor_of(args[0]), tensors_of(args[1]));
+        self->parts->program->take(tensor_of(args[0]), tensors_of(args[1]));
         return Py_NewRef(Py_None);
     });
 }
@@ -186,7 +196,7 @@ inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
         const Tensor logits = tensor_of(given);
         {
             const Unlocked unlocked;
-            self->parts->program.choose(logits);
+            self->parts->program->choose(logits);
         }
         return Py_NewRef(Py_None);
     });
@@ -195,7 +205,7 @@ inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
 // The report on these slots.
 inline PyObject* report_of(PyBeamProgram* self, const Tensor& slot) {
     Lent& report = self->parts->report;
-    self->parts->program.report(slot, report.room(BeamProgram::report_size(slot)));
+    self->parts->program->report(slot, report.room(BeamProgram::report_size(slot)));
     return report.lend();
 }
 
@@ -206,7 +216,7 @@ inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
         const Tensor live = tensor_of(given);
         {
             const Unlocked unlocked;
-            self->parts->program.commit();
+            self->parts->program->commit();
         }
         return report_of(self, live);
     });
@@ -215,7 +225,7 @@ inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
 // moves() -> the source and target entries of the last commit, see `Session.advance`
 inline PyObject* beam_program_moves(PyBeamProgram* self, PyObject*) {
     return guarded([&] {
-        const BeamProgram& program = self->parts->program;
+        const BeamProgram& program = *self->parts->program;
         const int64_t size = program.num_moves();
         const Ref source = new_ints({size}), target = new_ints({size});
         std::copy_n(program.source(), size, data<int32_t>(tensor_of(source.get())));

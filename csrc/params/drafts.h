@@ -30,8 +30,7 @@ struct Drafts {
 
 struct DraftOpenParams {
     BeamOpenParams open;
-    Drafts drafts;
-    const int32_t* ints;  // a line per source
+    Drafts drafts;  // with the lines of these sources
     int32_t eos_id;
     int64_t vocab_size;
 };

@@ -21,8 +21,6 @@ from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
     Drafts,
-    DraftTokens,
-    NewLines,
     PlanRules,
     TreeArrays,
 )
@@ -144,37 +142,21 @@ class Backend(Protocol):
         Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
         """
 
-    def draft_open(
+    # the parameters are the arrays of `BeamState` and their rules
+    def draft_program(
         self,
         tree: TreeArrays,
         beams: Beams,
         drafts: Drafts,
-        slot: Tensor,
-        lines: NewLines,
-        draft_ints: Tensor,
-        tokens: DraftTokens,
+        rules: BeamRules,
+        active: ActiveRules,
+        vocab_size: int,
         /,
-    ) -> None:
-        """Start these empty slots [A] with the start token and guesses.
+    ) -> BeamProgram:
+        """The same for sources that guess ahead, see `pybeam.state.draft_state`.
 
-        `draft_ints` are their lines of `Drafts.ints`.
-        """
-
-    def draft_commit(
-        self,
-        tree: TreeArrays,
-        beams: Beams,
-        drafts: Drafts,
-        slot: Tensor,
-        survivors: Survivors,
-        eos_token: Tensor | None,
-        tokens: DraftTokens,
-        /,
-    ) -> None:
-        """Accept, append, stop and guess again, for slots [A] whose rows stand one after another.
-
-        `survivors` are those of R beams of one row each. Every EOS among their tokens has become
-        `DraftTokens.eos_id`. `eos_token` [R, 1] are the original tokens, None if there is only one EOS.
+        `open` takes sources whose lines stand in `drafts.ints`. Every row of `read` is a beam of its own for
+        `choose`, and `take` is given survivors of R beams of one row. `commit` accepts what is proven.
         """
 
     def gather_rows(self, tensors: list[Tensor], source: Tensor, target: Tensor, /) -> None:

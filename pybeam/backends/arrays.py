@@ -271,7 +271,7 @@ class RowArrays(NamedTuple):
 
     offset: Tensor  # [A + 1] int32
     token: Tensor  # [R] int32
-    depth: Tensor  # [R] int32, tokens after the start token that their source has
+    position: Tensor  # [R] int32, tokens before each, behind the start token
     row_slot: Tensor  # [R] int32
     entry: Tensor  # [R] int32
     node: Tensor  # [R] int32

@@ -17,8 +17,6 @@ from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
     Drafts,
-    DraftTokens,
-    NewLines,
     TreeArrays,
 )
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
@@ -61,8 +59,6 @@ def _operator(name: str) -> Callable[..., Any]:
 
 _select = _operator("select")
 _tree_attention = _operator("tree_attention")
-_draft_open = _operator("draft_open")
-_draft_commit = _operator("draft_commit")
 _catalogue_columns = _operator("catalogue_columns")
 
 # operators that a decoder calls, whatever its model
@@ -134,32 +130,18 @@ def beam_program(
     return pybeam._C.BeamProgram(tree, beams, *rules)
 
 
+def draft_program(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    rules: BeamRules,
+    active: ActiveRules,
+    vocab_size: int,
+) -> BeamProgram:
+    return pybeam._C.BeamProgram(tree, beams, *rules, drafts, vocab_size)
+
+
 skips_forced_logits = True
-
-
-def draft_open(
-    tree: TreeArrays,
-    beams: Beams,
-    drafts: Drafts,
-    slot: Tensor,
-    lines: NewLines,
-    draft_ints: Tensor,
-    tokens: DraftTokens,
-) -> None:
-    _draft_open(tree, beams, drafts, slot, *lines, draft_ints, *tokens)
-
-
-def draft_commit(
-    tree: TreeArrays,
-    beams: Beams,
-    drafts: Drafts,
-    slot: Tensor,
-    survivors: Survivors,
-    eos_token: Tensor | None,
-    tokens: DraftTokens,
-) -> None:
-    numbers = tokens.eos_id, tokens.vocab_size
-    _draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
 # a CPU needs no kernel: mostly everyone moves
@@ -233,8 +215,6 @@ def _(first, *_args) -> Tensor:
 
 @torch.library.register_fake("pybeam::tree_append")
 @torch.library.register_fake("pybeam::tree_release")
-@torch.library.register_fake("pybeam::draft_open")
-@torch.library.register_fake("pybeam::draft_commit")
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")

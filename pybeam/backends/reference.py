@@ -18,7 +18,12 @@ from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.reference_tree import tree_append, tree_release
-from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
+from pybeam.backends.tensor_beams import (
+    BeamFunctions,
+    DraftFunctions,
+    TensorBeams,
+    TensorDrafts,
+)
 from pybeam.contracts import Cells, Distances, Finishing, NewNodes, SelectOptions, Survivors
 
 INF = float("inf")
@@ -292,8 +297,8 @@ layer_program = causal_program = defaults.no_program
 beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
 skips_forced_logits = False
 beam_plan = torch_plan.beam_plan
-draft_open = partial(drafts.draft_open, tree_append)
-draft_commit = drafts.draft_commit
+DRAFT_FUNCTIONS = DraftFunctions(partial(drafts.draft_open, tree_append), drafts.draft_commit)
+draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 catalogue_child = catalogues.catalogue_child
 catalogue_columns = catalogues.catalogue_columns
 linear = layers.linear

@@ -1,4 +1,4 @@
-"""`TensorBeams`: the `BeamProgram` of backends whose kernels are functions on tensors."""
+"""The `BeamProgram` of backends whose kernels are functions on tensors: `TensorBeams`, `TensorDrafts`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pybeam.backends.arrays import (
     INT_COLUMNS,
     Beams,
     CommitRules,
+    Drafts,
+    DraftTokens,
     NewLines,
     RowArrays,
     SelectInputs,
@@ -27,6 +29,7 @@ INT = torch.int32
 # every place in a beam may have one candidate that goes on, and one that finishes
 REFILL_PER_PLACE = 2
 
+Select = Callable[[Tensor, Tensor, Tensor, Tensor, SelectOptions], Survivors]
 Backtrace = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
@@ -35,7 +38,7 @@ class BeamFunctions(NamedTuple):
 
     open: Callable[[TreeArrays, Beams, Tensor, NewLines, int], None]
     read: Callable[[TreeArrays, Beams, Tensor, bool, int, int], tuple[RowArrays, SelectInputs]]
-    select: Callable[[Tensor, Tensor, Tensor, Tensor, SelectOptions], Survivors]
+    select: Select
     # of slots that move, and a report on slots that are live
     commit: Callable[
         [TreeArrays, Beams, Tensor, Tensor, Survivors, Tensor | None, CommitRules],
@@ -44,6 +47,15 @@ class BeamFunctions(NamedTuple):
     report: Callable[[TreeArrays, Beams, Tensor], Tensor]
     close: Callable[[TreeArrays, Beams, Tensor], None]
     backtrace: Backtrace
+
+
+class DraftFunctions(NamedTuple):
+    """The kernels of sources that guess ahead. `torch_drafts` has the first, and says what they do."""
+
+    open: Callable[[TreeArrays, Beams, Drafts, Tensor, NewLines, DraftTokens], None]
+    commit: Callable[
+        [TreeArrays, Beams, Drafts, Tensor, Survivors, Tensor | None, DraftTokens], None
+    ]
 
 
 class TensorBeams:
@@ -127,6 +139,85 @@ class TensorBeams:
 
     def close(self, slots: list[int]) -> None:
         self._functions.close(self._tree, self._beams, to_device(slots, INT, self._device))
+
+
+class TensorDrafts(TensorBeams):
+    """See `Backend.draft_program`."""
+
+    # the parameters are the arrays of `BeamState`, their rules, and the kernels
+    def __init__(
+        self,
+        functions: BeamFunctions,
+        draft_functions: DraftFunctions,
+        tree: TreeArrays,
+        beams: Beams,
+        drafts: Drafts,
+        rules: BeamRules,
+        active: ActiveRules,
+        vocab_size: int,
+    ) -> None:
+        super().__init__(functions, tree, beams, rules, active)
+        self._draft_functions, self._drafts = draft_functions, drafts
+        self._tokens = DraftTokens(-1, rules.eos_ids[0], vocab_size)
+        self._no_row = torch.zeros(0, dtype=INT, device=self._device)
+        self._rows: RowArrays | None = None
+
+    def open(self, slots: list[int], ints: list[int], floats: list[float], start_id: int) -> None:
+        slot, lines = new_lines(self._device, slots, ints, floats)
+        tokens = self._tokens._replace(start_id=start_id)
+        self._draft_functions.open(self._tree, self._beams, self._drafts, slot, lines, tokens)
+
+    def read(self, slot: Tensor, num_rows: int) -> RowArrays:
+        rows = super().read(slot, num_rows)
+        self._rows = rows._replace(position=rows.position + rows.entry)
+        return self._rows
+
+    def choose(self, logits: Tensor) -> None:
+        assert self._rows is not None, "`choose` needs a `read` before it"
+        places = self._rows.row_slot, self._rows.position
+        given = self._beams, self._rules, self._active, *places
+        self._survivors = select_rows(self._functions.select, *given, logits)
+
+    def commit(self, live: Tensor) -> Tensor:
+        assert self._slot is not None and self._survivors is not None, (
+            "`commit` needs a `choose` before it"
+        )
+        survivors, eos_token = with_one_eos(self._survivors, self._eos)
+        self._survivors = None
+        given = self._slot, survivors, eos_token, self._tokens
+        self._draft_functions.commit(self._tree, self._beams, self._drafts, *given)
+        return self.report(live)
+
+    def moves(self) -> tuple[Tensor, Tensor]:
+        return self._no_row, self._no_row
+
+
+def select_rows(
+    select: Select,
+    beams: Beams,
+    rules: BeamRules,
+    active: ActiveRules,
+    row_slot: Tensor,
+    position: Tensor,
+    logits: Tensor,
+) -> Survivors:
+    """The token that greedy decoding would select for every row: `Survivors` of R beams of one row."""
+    p = row_slot.long()
+    score = logits.new_zeros(logits.shape[0], dtype=torch.float32)
+    offset = torch.arange(logits.shape[0] + 1, dtype=INT, device=logits.device)
+    options = SelectOptions(capacity=1, eos_ids=rules.eos_ids, normalise=rules.normalise)
+    if active.min_length:
+        num_generated = position - beams.prefix_length[p]
+        options = options._replace(ban_eos=num_generated < beams.min_length[p])
+    if active.prefix:
+        given = given_tokens(beams, p, position)
+        options = options._replace(forced=torch.where(position < beams.scored_from[p], given, -1))
+    return select(logits, score, offset, torch.ones_like(offset[1:]), options)
+
+
+def given_tokens(beams: Beams, slot: Tensor, position: Tensor) -> Tensor:
+    """The tokens [R] of prefixes and targets behind so many tokens [R] of slots [R] int64."""
+    return beams.prefix[slot, position.long().clamp(max=beams.prefix.shape[1] - 1)]
 
 
 def new_lines(

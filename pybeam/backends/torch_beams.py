@@ -70,7 +70,7 @@ def beam_read(
     rows = RowArrays(
         offset=_offsets(beams.num_rows[i]),
         token=torch.where(is_row, tree.token[row_slot, node.long()], 0),
-        depth=torch.where(is_row, depth[source], 0),
+        position=torch.where(is_row, depth[source], 0),
         row_slot=row_slot.to(INT),
         entry=own_entry.to(INT),
         node=node,

@@ -45,12 +45,11 @@ def draft_open(
     drafts: Drafts,
     slot: Tensor,
     lines: NewLines,
-    draft_ints: Tensor,
     tokens: DraftTokens,
 ) -> None:
+    """Start these empty slots [A] with the start token and guesses."""
     beam_open(tree_append, tree, beams, slot, lines, tokens.start_id)
     i = slot.long()
-    drafts.ints[i] = draft_ints
     none = torch.full((slot.numel(), beams.score.shape[1]), -1, dtype=INT, device=slot.device)
     _write_next_rows(tree, beams, drafts, i, none, tokens)
 
@@ -64,6 +63,11 @@ def draft_commit(
     eos_token: Tensor | None,
     tokens: DraftTokens,
 ) -> None:
+    """Accept, append, stop and guess again, for slots [A] whose rows stand one after another.
+
+    `survivors` are those of R beams of one row each. Every EOS among their tokens has become
+    `DraftTokens.eos_id`. `eos_token` [R, 1] are the original tokens, None if there is only one EOS.
+    """
     if not len(survivors.token):
         return  # nothing moves
     i = slot.long()

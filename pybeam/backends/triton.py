@@ -22,11 +22,16 @@ from pybeam.backends.arrays import (
     SelectInputs,
     TreeArrays,
 )
-from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
+from pybeam.backends.tensor_beams import (
+    BeamFunctions,
+    DraftFunctions,
+    TensorBeams,
+    TensorDrafts,
+)
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
 from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams
 from pybeam.triton_kernels.beam import beam_plan as beam_plan
-from pybeam.triton_kernels.draft import draft_commit as draft_commit
+from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
 from pybeam.triton_kernels.layers import add_norm as add_norm
 from pybeam.triton_kernels.layers import gated as gated
@@ -92,13 +97,13 @@ def draft_open(
     drafts: Drafts,
     slot: Tensor,
     lines: NewLines,
-    draft_ints: Tensor,
     tokens: DraftTokens,
 ) -> None:
     BEAM_FUNCTIONS.open(tree, beams, slot, lines, tokens.start_id)
-    drafts.ints[slot.long()] = draft_ints
     draft_commit(tree, beams, drafts, slot, None, None, tokens)
 
+
+draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DraftFunctions(draft_open, draft_commit))
 
 layer_program = causal_program = defaults.no_program
 adds_in_products = False

@@ -182,7 +182,7 @@ class Admission:
             num_committed=len(prefix),
             watch=self._watch(index, algorithm, target),
         )
-        source.max_bytes = self._work.max_bytes(source)
+        source.max_bytes = self._work.room.max_bytes(source)
         return source
 
     def _check_longest(self, request: Request) -> int:

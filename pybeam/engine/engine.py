@@ -13,7 +13,7 @@ error, and the others go on (`failures.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,25 +24,21 @@ from torch import Tensor
 
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
-from pybeam.engine.admission import ENCODE_AHEAD, Admission
+from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import Arrivals, IterableArrivals
 from pybeam.engine.attention import with_attention
-from pybeam.engine.failures import StepFailed, blamed, isolate, kept
+from pybeam.engine.failures import StepFailed, blamed, kept
+from pybeam.engine.intake import Answers, Intake
 from pybeam.engine.live_sources import LiveSources
-from pybeam.engine.partials import PartialReader
-from pybeam.engine.pending import PendingReport
-from pybeam.engine.results import FinishedBatch
+from pybeam.engine.results import FinishedBatch, PendingReport
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.stats import PhaseClock, Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Alignment
 from pybeam.request import Partial, Result
-from pybeam.state.new_beam import NO_SLOT
-from pybeam.state.report import Report
-from pybeam.state.step import Step
-
-Answers = Generator[list[Result | Partial]]
+from pybeam.state.report import REPORTED, Report
+from pybeam.state.step import Step, StepPlan
 
 
 @dataclass(frozen=True)
@@ -77,14 +73,32 @@ class Engine:
         self._wants = StreamOptions() if wants is None else wants
         self._clock = PhaseClock(stats.phase_seconds)
         self._live = LiveSources(workspace.model.device)
+        self._moves_all = schedule.moves_all
         self._pending: deque[PendingReport] = deque()
         self._finished: deque[FinishedBatch] = deque()
 
     def run(self, requests: Iterable[Any] | Arrivals) -> Answers:
         """Yield results as soon as they are known, in no particular order; see `streaming.Stream`."""
         arrivals = requests if isinstance(requests, Arrivals) else IterableArrivals(requests)
+        self._begin(arrivals)
+        is_asked = type(arrivals).between_steps is not Arrivals.between_steps
+        while self._live.slots or self._waits:
+            if is_asked:
+                yield from self._dismiss()
+            if self._waits:
+                yield from self._admit()
+            if self._live.slots:
+                self._advance()
+            yield from self._read_reports()
+            if self._finished and not (self._wants.reads_late and self._live.slots):
+                yield from self._results()
+        self._pending.clear()
+        self._work.slots.end_quarantine()
+
+    def _begin(self, arrivals: Arrivals) -> None:
+        """Take the requests of a stream."""
         self._work.expect(self._schedule.most_sources)
-        self._arrivals = arrivals
+        self._arrivals, self._waits = arrivals, True
         self._admission = Admission(
             arrivals,
             self._work,
@@ -92,17 +106,17 @@ class Engine:
             wants_log_probs=self._wants.log_probs,
             wants_partials=self._wants.partials,
         )
-        while self._live or not self._admission.is_done:
-            yield from self._dismiss()
-            if not self._admission.is_done:
-                yield from self._admit()
-            if self._live:
-                self._advance()
-            yield from self._read_reports()
-            if self._finished and not (self._wants.reads_late and self._live):
-                yield from self._results()
-        self._pending.clear()
-        self._work.end_quarantine()
+        given = self._admission, arrivals, self._work, self._schedule, self._live
+        self._intake = Intake(*given, self.stats, self._clock)
+
+    def _admit(self) -> Answers:
+        """Take new sources, in fresh memory if there has been a peak."""
+        work, live = self._work, self._live
+        if work.is_too_large and not (live.slots or self._admission.has_encoded):
+            self._pending.clear()
+            work.give_back()
+        yield from self._intake.admit()
+        self._waits = not self._admission.is_done
 
     def _dismiss(self) -> Answers:
         """Let the requests go that must leave now, wherever they are, and take all back that they hold."""
@@ -110,108 +124,119 @@ class Engine:
         if not leaving:
             return
         waiting = self._admission.remove(leaving)
-        yield from self._give_up(waiting, {i: leaving[s.index] for i, s in enumerate(waiting)})
+        self._waits = not self._admission.is_done
+        yield from self._intake.give_up(
+            waiting, {i: leaving[s.index] for i, s in enumerate(waiting)}
+        )
         errors = {s.slot: leaving[s.index] for s in self._live if s.index in leaving}
         if errors:
-            self._read_later(self._work.state.report(self._live.slot), None, errors)
+            self._read_later(self._work.state.report(self._live.slot), errors)
             yield from self._read_reports()
         # the stream may sleep before its next step
         yield from self._results()
 
     def _read_reports(self) -> Answers:
         """Read the reports that must be read before the next step."""
-        while self._must_read():
+        pending = self._pending
+        while pending and (len(pending) > self._wants.reads_late or pending[-1].errors):
             if self._finished:
                 yield from self._results()
-            yield self._read_report()
-
-    def _must_read(self) -> bool:
-        """Whether the oldest pending report must be read before the next step."""
-        pending = self._pending
-        return bool(pending) and (len(pending) > self._wants.reads_late or bool(pending[-1].errors))
+            partials = self._read_report()
+            if partials:
+                yield partials
 
     def _advance(self) -> None:
         """Start one step of the sources that move, and request a report on all live ones."""
-        live, state = self._live, self._work.state
         errors: dict[int, Exception] = {}
         try:
-            report = self._launch()
+            plan = self._plan()
+            report = self._step(plan) if self._work.graphs is None else self._captured(plan)
             self.stats.steps += 1
         except Exception as error:
+            self._clock(None)
             errors = self._blame(error)
-            report = state.report(live.slot)
-        reader = None if errors else PartialReader.at(live, live.max_tokens(self.stats.steps, 1))
-        self._read_later(report, reader, errors)
+            report = self._work.state.report(self._live.slot)
+        self._read_later(report, errors)
 
-    def _read_later(
-        self, report: Tensor, reader: PartialReader | None, errors: dict[int, Exception]
-    ) -> None:
-        """Request a report on all live sources, and what `reader` reads of those that are watched."""
-        with self._clock("report"):
-            if reader is not None:
-                report = torch.cat((report, reader.read(self._work.state)))
-            claimed = self._work.claimed_pages
-            pending = PendingReport(HostCopy(report), self._live.slots, claimed, reader, errors)
-            self._pending.append(pending)
-
-    def _launch(self) -> Tensor:
-        """Start a step, as a graph if there is one. Returns the report on the live sources."""
-        work, live = self._work, self._live
-        self._reserve()
-        work.claim_pages(len(live))
-        self.stats.pages = work.tree.num_total_pages
-        longest = live.max_tokens(self.stats.steps, 1)
+    def _plan(self) -> StepPlan:
+        """Make room for a step, and say which one."""
+        live, room, steps = self._live, self._work.room, self.stats.steps
+        # the start token counts as a step, and so does the step after this one
+        room.for_step(len(live.slots), live.max_tokens(steps, 2), live)
+        self.stats.pages = self._work.tree.num_total_pages
         limit = live.row_limit() if self._wants.reads_late else None
-        if work.graphs is None:
-            return self._step(live.slot, limit, longest)
-        step = partial(self._step, limit=limit, longest=longest)
-        slot = live.padded_slot(work.padded_sources(len(live)))
-        key = slot.numel(), limit, work.state.options
-        captured = work.graphs.get(key, work.buffers(), step, slot)
+        if limit is None and self._moves_all:
+            return live.plan(steps, self._work.state.prefix_reach)
+        return StepPlan(live.slot, limit, live.max_tokens(steps, 1))
+
+    def _captured(self, plan: StepPlan) -> Tensor:
+        """Do what `_step` does, by a graph if there is one. Its kernels are compiled before that."""
+        work, live, graphs = self._work, self._live, self._work.graphs
+        assert graphs is not None
+        slot = live.padded_slot(work.padded_sources(len(live.slots)))
+        key = slot.numel(), plan.num_rows, work.state.options
+
+        def step(slot: Tensor) -> Tensor:
+            return self._step(plan._replace(slot=slot))
+
+        captured = graphs.get(key, work.buffers(), step, slot)
         if captured is not None:
-            with self._clock("replay"):
-                return captured()
+            self._clock("replay")
+            return captured()
         report = step(slot)
-        # its kernels are compiled now, and the next step of this size is a graph
-        work.graphs.get(key, work.buffers(), step, slot)
+        # the next step of this size is a graph
+        graphs.get(key, work.buffers(), step, slot)
         return report
 
-    def _step(self, slot: Tensor, limit: int | None, longest: int) -> Tensor:
-        """Run one step for these slots [A]. Returns the report on them.
-
-        `limit` rows are sent through the model; None: as many as there are.
-        """
-        state, live, is_forced = self._work.state, slot, False
-        if limit is None and self._schedule.moves_all:
-            num_rows = self._live.num_rows
-            is_forced = self._live.are_forced(self.stats.steps, state.prefix_reach)
-        else:
-            with self._clock("plan"):
-                slot, rows_of = state.plan(slot, self._schedule.planner(limit))
-                num_rows = int(rows_of.sum()) if limit is None else limit
+    def _step(self, plan: StepPlan) -> Tensor:
+        """Run one step. Returns the report on the slots of the plan."""
+        live, work = plan.slot, self._work
+        if self._wants.reads_late or not self._moves_all:
+            plan = self._chosen(plan)
         try:
-            step = self._choose(slot, num_rows, longest, is_forced)
+            step = self._select(plan)
         except Exception as error:
-            raise StepFailed(slot, is_undone=True) from error
+            raise StepFailed(plan.slot, is_undone=True) from error
         try:
-            with self._clock("commit"):
-                moves, report = step.commit(live, wants_moves=self._work.advances)
-                if moves is not None:
-                    self._work.session.advance(*moves)
-                return report
+            self._clock("commit")
+            report = step.commit(live)
+            if work.advances:
+                work.session.advance(*step.moves())
+            return report
         except Exception as error:
-            raise StepFailed(slot, is_undone=False) from error
+            raise StepFailed(plan.slot, is_undone=False) from error
 
-    def _choose(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Step:
-        """Select the survivors of the beams in these slots [A]. A second call does the same."""
-        state, session = self._work.state, self._work.session
-        with self._clock("plan"):
-            step = state.begin(slot, num_rows, longest, is_forced)
-        with self._clock("model"):
-            logits = session.step(step.rows)
-        with self._clock("select"):
-            step.choose(logits)
+    def _chosen(self, plan: StepPlan) -> StepPlan:
+        """Let the schedule choose who moves."""
+        self._clock("plan")
+        chooses = self._schedule.planner(plan.num_rows)
+        slot, rows_of = self._work.state.plan(plan.slot, chooses)
+        num_rows = int(rows_of.sum()) if plan.num_rows is None else plan.num_rows
+        return plan._replace(slot=slot, num_rows=num_rows)
+
+    def _select(self, plan: StepPlan) -> Step:
+        """Select the survivors of the beams that move. A second call does the same."""
+        self._clock("plan")
+        step = self._work.state.begin(plan)
+        self._clock("model")
+        logits = self._work.session.step(step.rows)
+        self._clock("select")
+        step.choose(logits)
         return step
+
+    def _read_later(self, report: Tensor, errors: dict[int, Exception]) -> None:
+        """Request a report on all live sources, and what is read of those that are watched."""
+        self._clock("report")
+        live, reader = self._live, None
+        if live.num_watched and not errors:
+            from pybeam.engine.partials import PartialReader
+
+            # the step that it is read behind has been counted
+            reader = PartialReader.at(live, live.max_tokens(self.stats.steps, 1))
+            report = torch.cat((report, reader.read(self._work.state)))
+        claimed = self._work.room.claimed_pages
+        self._pending.append(PendingReport(HostCopy(report), live.slots, claimed, reader, errors))
+        self._clock(None)
 
     def _blame(self, error: Exception) -> dict[int, Exception]:
         """The sources that leave because a step raised this: their errors by slot."""
@@ -229,104 +254,7 @@ class Engine:
         """Compute a step of these slots and drop it, to see whether it raises."""
         slot = to_device(slots, torch.int32, self._work.model.device)
         num_rows = int(self._work.state.beams.num_rows[slot.long()].sum())
-        self._choose(slot, num_rows, self._live.max_tokens(self.stats.steps, 1))
-
-    def _admit(self) -> Answers:
-        """Refill: take the sources from the queue that the schedule admits."""
-        live, admission = self._live, self._admission
-        if self._work.is_too_large and not (live or admission.has_encoded):
-            self._pending.clear()
-            self._work.give_back()
-        load, taken_bytes = live.load(self.stats.steps), live.max_bytes
-        if not self._schedule.refills(load):
-            return
-        admitted: list[Source] = []
-        while True:
-            source = admission.next()
-            if self._work.is_too_large and not admission.has_encoded:
-                break
-            if source is None:
-                if self._arrivals.keeps_order and not self._schedule.may_have_room(load):
-                    break
-                for result in admission.read(may_wait=not load.sources):
-                    yield [self.stats.count(result)]
-                source = admission.next()
-            if source is None:
-                break
-            max_rows = source.algorithm.max_rows
-            if not self._schedule.has_room(load, source.source_length, max_rows):
-                break
-            if load.sources and source.max_bytes > self._work.free_bytes(taken_bytes):
-                break
-            admitted.append(admission.take())
-            load = load.with_one_more(source.source_length, source.algorithm.first_rows)
-            taken_bytes += source.max_bytes
-        if admitted:
-            yield from self._encode(admitted, self._work.free_bytes(taken_bytes))
-            yield from self._open([source for source in admitted if source.slot != NO_SLOT])
-
-    def _encode(self, admitted: list[Source], free_bytes: float) -> Answers:
-        """Encode these sources, and some that come next, so that encoder batches are not tiny."""
-        missing = [source for source in admitted if source.slot == NO_SLOT]
-        if not missing:
-            return
-        ahead = self._admission.take_ahead(ENCODE_AHEAD - len(missing), free_bytes)
-        work, sources = self._work, missing + ahead
-        for source, slot in zip(sources, work.take_slots(len(sources)), strict=True):
-            source.slot = slot
-        self._live.reserve(work.num_slots)
-
-        def encode(some: list[Source]) -> None:
-            slots = [source.slot for source in some]
-            self._reserve(some)
-            contents = [source.content for source in some]
-            try:
-                work.session.encode(contents, [source.number for source in some], slots)
-            except Exception:
-                # a half encoded source would keep its cells when it is tried again
-                work.session.release(slots)
-                raise
-
-        indices = [source.index for source in sources]
-        self._arrivals.enter("encode", indices)
-        with self._clock("encode"):
-            errors = isolate(encode, sources)
-        self._arrivals.enter("wait", indices)
-        yield from self._give_up(sources, errors)
-        self._admission.put_encoded(source for source in ahead if source.slot != NO_SLOT)
-
-    def _open(self, sources: list[Source]) -> Answers:
-        """Open a beam for each of these sources."""
-        opened: list[Source] = []
-        num_rows: list[int] = []
-
-        def open_beams(some: list[Source]) -> None:
-            self._work.choose_reads(some)
-            self._reserve(some)
-            with self._clock("encode"):
-                num_rows.extend(self._work.open(some))
-            opened.extend(some)
-
-        yield from self._give_up(sources, isolate(open_beams, sources))
-        if opened:
-            self._live.add(opened, num_rows, self.stats.steps)
-            self._arrivals.enter("decode", [source.index for source in opened])
-            self.stats.refills += 1
-
-    def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Answers:
-        """Make results of sources that leave before they begin; `errors` are by place in `sources`."""
-        for i, error in errors.items():
-            source = sources[i]
-            if source.slot != NO_SLOT:
-                self._work.free_slot(source.slot)
-                source.slot = NO_SLOT
-            yield [self.stats.count(source.failed(error))]
-
-    def _reserve(self, newcomers: Sequence[Source] = ()) -> None:
-        """Make room for the widest beam and the longest hypothesis of the next step."""
-        # the start token counts as a step, and so does the step after this one
-        length = self._live.max_tokens(self.stats.steps, 2, newcomers)
-        self._work.reserve(length, self._live, newcomers)
+        self._select(StepPlan(slot, num_rows, self._live.max_tokens(self.stats.steps, 1)))
 
     def _read_report(self) -> list[Result | Partial]:
         """Read the oldest report, and close sources that are done. Only this method waits for the device.
@@ -334,14 +262,16 @@ class Engine:
         Returns the stable prefixes that have grown, if they were asked for.
         """
         pending = self._pending.popleft()
-        with self._clock("report"):
-            numbers = pending.copy.numpy()
-        self._work.end_quarantine()
+        self._clock("report")
+        numbers = pending.copy.numpy()
+        self._clock(None)
+        if self._work.slots.quarantined:
+            self._work.slots.end_quarantine()
         slots, reader = pending.slots, pending.reader
         # a captured step reports on padding, too
-        lines = numbers[: Report.size(len(slots))].tolist()
+        lines = numbers[: 1 + REPORTED * len(slots)].tolist()
         self.stats.free_pages = lines[0]
-        self._work.read_report(lines[0], pending.claimed_pages)
+        self._work.room.read_report(lines[0], pending.claimed_pages)
         num_new, done = self._live.read_report(slots, lines)
         self.stats.expansions += num_new
         if pending.errors:
@@ -362,23 +292,24 @@ class Engine:
 
     def _close(self, slots: list[int], report: Report, errors: dict[int, Exception]) -> None:
         """Request the hypotheses of the sources in these slots, and empty the slots."""
+        self._clock("close")
         work = self._work
-        with self._clock("close"):
-            sources = self._live.remove(slots)
-            # a source that was done before the step failed already has its result
-            was_running = report.reason == RUNNING
-            own = [errors.get(p) if was_running[i] else None for i, p in enumerate(slots)]
-            batch = FinishedBatch.gather(
-                work.state, sources, own, report, wants_log_probs=self._wants.log_probs
-            )
-            self._finished.append(batch)
-            num_pages = int(report.num_pages.sum())
-            work.close(slots, num_pages)
-            self.stats.free_pages += num_pages
-            if self._wants.reads_late:
-                work.quarantine(slots)
-            else:
-                work.release_slots(slots)
+        sources = self._live.remove(slots)
+        # a source that was done before the step failed already has its result
+        was_running = report.reason == RUNNING
+        own = [errors.get(p) if was_running[i] else None for i, p in enumerate(slots)]
+        batch = FinishedBatch.gather(
+            work.state, sources, own, report, wants_log_probs=self._wants.log_probs
+        )
+        self._finished.append(batch)
+        num_pages = int(report.num_pages.sum())
+        work.close(slots, num_pages)
+        self.stats.free_pages += num_pages
+        if self._wants.reads_late:
+            work.slots.quarantine(slots)
+        else:
+            work.slots.release(slots)
+        self._clock(None)
 
     def _results(self) -> Answers:
         """Yield the results of sources that have left. Sources with another group to search queue again."""
@@ -389,6 +320,7 @@ class Engine:
             for outcome in batch.results(attend, wants_log_probs=self._wants.log_probs):
                 if isinstance(outcome, Source):
                     self._admission.requeue(outcome)
+                    self._waits = True
                     self._arrivals.enter("wait", [outcome.index])
                 else:
                     results.append(self.stats.count(outcome))

@@ -13,7 +13,10 @@ from pybeam.backends.transfer import to_device
 from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
-from pybeam.state.report import Report
+from pybeam.state.report import column
+from pybeam.state.step import StepPlan
+
+REASON, NUM_ROWS, EXPANSIONS = column("reason"), column("num_rows"), column("expansions")
 
 
 class RunningMax:
@@ -47,6 +50,7 @@ class LiveSources:
     Attributes:
         slots: their slots.
         num_rows: rows of all of them, as the host last read.
+        num_watched: sources that are told something before their results.
         max_bytes: bytes of keys and values that the sources may need.
     """
 
@@ -55,7 +59,7 @@ class LiveSources:
         self._by_slot: dict[int, Source] = {}
         self._num_tokens = 0  # source tokens of all of them
         self.max_bytes = 0
-        self.num_rows = 0
+        self.num_rows = self.num_watched = 0
         # lists, because one number of a NumPy array costs more than many of a list
         self._rows_of: list[int] = []  # by slot
         self._expansions_of: list[int] = []  # by slot
@@ -72,6 +76,8 @@ class LiveSources:
         )
         # steps that a source has been saved, less the step at which it was admitted
         self._lead = RunningMax()
+        # less the step from which on not all of a source's tokens are given
+        self._given = RunningMax()
         self._changed()
 
     @property
@@ -120,6 +126,7 @@ class LiveSources:
                 most.add(number)
             self._num_tokens += source.source_length
             self.max_bytes += source.max_bytes
+            self.num_watched += source.watch > 0
         self._changed()
 
     def remove(self, slots: Sequence[int]) -> list[Source]:
@@ -131,6 +138,7 @@ class LiveSources:
                 most.remove(number)
             self._num_tokens -= source.source_length
             self.max_bytes -= source.max_bytes
+            self.num_watched -= source.watch > 0
         self._changed()
         return sources
 
@@ -141,7 +149,7 @@ class LiveSources:
         """
         num_new, done = 0, []
         rows_of = self._rows_of
-        reasons, num_rows, expansions = Report.columns(numbers, "reason", "num_rows", "expansions")
+        reasons, num_rows, expansions = numbers[REASON], numbers[NUM_ROWS], numbers[EXPANSIONS]
         for i, slot in enumerate(slots):
             num_new += expansions[i] - self._expansions_of[slot]
             self._expansions_of[slot] = expansions[i]
@@ -164,6 +172,7 @@ class LiveSources:
             (self._longest, source.max_tokens),
             (self._tokens_per_step, algorithm.tokens_per_step),
             (self._lead, source.num_read - source.opened),
+            (self._given, source.num_read - source.num_given - source.opened),
         )
 
     def _set_rows(self, slot: int, num: int) -> None:
@@ -173,12 +182,14 @@ class LiveSources:
         self._num_expected += expected - self._expected_of[slot]
         self._rows_of[slot], self._expected_of[slot] = num, expected
 
-    def are_forced(self, step: int, reach: int | None) -> bool:
-        """Whether the next token of every row is given at this step, and nobody reads its logits.
+    def plan(self, step: int, reach: int | None) -> StepPlan:
+        """Return the step of all sources. They have all moved in every step before this one.
 
-        Every source has moved in every step. `reach` is `ProcessorChain.prefix_reach`.
+        `reach` is `ProcessorChain.prefix_reach`.
         """
-        return reach is not None and all(source.num_forced(step) > reach for source in self)
+        last_given = -(self._given.number or 0)
+        is_forced = reach is not None and last_given - step > reach
+        return StepPlan(self.slot, self.num_rows, self.max_tokens(step, 1), is_forced)
 
     def load(self, step: int) -> LoadLevel:
         """Return how much is being decoded at this step, for the schedule."""

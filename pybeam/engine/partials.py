@@ -35,11 +35,9 @@ class PartialReader(NamedTuple):
     capacity: int  # tokens per path
 
     @classmethod
-    def at(cls, live: LiveSources, capacity: int) -> PartialReader | None:
-        """Choose what to read of the live sources, whose rows have at most `capacity` tokens, or None."""
+    def at(cls, live: LiveSources, capacity: int) -> PartialReader:
+        """Choose what to read of the live sources, whose rows have at most `capacity` tokens."""
         sources = [source for source in live if source.watch]
-        if not sources:
-            return None
         slot = live.slot
         if len(sources) < len(live):
             slot = to_device([source.slot for source in sources], torch.int32, slot.device)

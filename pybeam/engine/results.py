@@ -1,10 +1,10 @@
-"""Turn the hypotheses of sources that are done into results."""
+"""What is under way to the host: reports on sources, and the hypotheses of those that are done."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -17,7 +17,20 @@ from pybeam.request import Hypothesis, Result
 from pybeam.state.beam_state import BeamState
 from pybeam.state.report import FinishedHypothesis, Report
 
+if TYPE_CHECKING:
+    from pybeam.engine.partials import PartialReader
+
 Attend = Callable[[Sequence[Source], list[Result]], list[Result]]
+
+
+class PendingReport(NamedTuple):
+    """A report that is being copied to the host."""
+
+    copy: HostCopy
+    slots: tuple[int, ...]  # slots of the sources that were live
+    claimed_pages: int  # pages that had been claimed when it was sent for
+    reader: PartialReader | None  # what is read of sources that are watched, behind the report
+    errors: dict[int, Exception]  # by slot, of sources that failed in this step or must leave
 
 
 class FinishedBatch(NamedTuple):

@@ -75,10 +75,6 @@ class Source(NewBeam):
             return False
         return len({tuple(h.tokens) for h in result.hypotheses}) == min(counts)
 
-    def num_forced(self, step: int) -> int:
-        """Tokens of the prefix that are to come, if it moved in every step; 0 if their log-probs count."""
-        return self.num_given - self.num_read - (step - self.opened)
-
     @property
     def num_given(self) -> int:
         """Tokens of the prefix; 0 if their log-probs count."""

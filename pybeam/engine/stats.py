@@ -57,12 +57,12 @@ class Stats:
 
 
 class PhaseClock:
-    """``with clock("model"):`` adds the host seconds of the block to ``seconds["model"]``.
+    """``clock("model")`` ends the phase that is open and begins another; ``clock(None)`` only ends it.
 
-    While a profiler is on (`torch.profiler`, or NVTX ranges for Nsight Systems through
-    `torch.autograd.profiler.emit_nvtx`), the block is also a range ``pybeam::model``. Phases never nest, so
-    their seconds can be added up. On a GPU they are the time in which the host launches the work or waits
-    for it.
+    The host's seconds of a phase are added to ``seconds["model"]``. While a profiler is on (`torch.profiler`,
+    or NVTX ranges for Nsight Systems through `torch.autograd.profiler.emit_nvtx`), a phase is also a range
+    ``pybeam::model``. Phases never nest, so their seconds can be added up. On a GPU they are the time in
+    which the host launches the work or waits for it.
 
     Args:
         seconds: seconds by phase of `PHASES`, to which the clock adds.
@@ -73,26 +73,21 @@ class PhaseClock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
         self._phase: str | None = None  # the one that is open
+        self._start = 0.0
         self._range: AbstractContextManager[Any] | None = None
 
-    # the clock is its own context manager, because a new object per phase would cost more than all else
-    def __call__(self, phase: str) -> PhaseClock:
-        assert self._phase is None, f"{phase!r} begins before {self._phase!r} has ended"
-        assert phase in self._seconds, f"{phase!r} is none of {', '.join(self._seconds)}"
-        self._phase = phase
-        return self
-
-    def __enter__(self) -> None:
-        assert self._phase is not None, "a phase is entered before it has a name"
-        if profiler._is_profiler_enabled:
-            self._range = profiler.record_function(RANGE_PREFIX + self._phase)
-            self._range.__enter__()  # type: ignore[no-untyped-call]
-        self._start = perf_counter()
-
-    def __exit__(self, *error: Any) -> None:
-        assert self._phase is not None, "a phase ends that has not begun"
-        self._seconds[self._phase] += perf_counter() - self._start
-        self._phase = None
+    # one call between two phases, because two and a context manager would cost more than all else
+    def __call__(self, phase: str | None) -> None:
+        assert phase is None or phase in self._seconds, (
+            f"{phase!r} is none of {', '.join(self._seconds)}"
+        )
+        now = perf_counter()
+        if self._phase is not None:
+            self._seconds[self._phase] += now - self._start
         if self._range is not None:
-            self._range.__exit__(*error)
+            self._range.__exit__(None, None, None)
             self._range = None
+        self._phase, self._start = phase, now
+        if phase is not None and profiler._is_profiler_enabled:
+            self._range = profiler.record_function(RANGE_PREFIX + phase)
+            self._range.__enter__()  # type: ignore[no-untyped-call]

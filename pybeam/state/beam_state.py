@@ -7,36 +7,30 @@ Every array has one line per slot. The loop moves rows in two ways: `Step.commit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import Beams, Drafts, PlanRules, RowArrays
-from pybeam.backends.tensor_beams import traced
-from pybeam.backends.torch_beams import final_score
+from pybeam.backends.arrays import Beams, PlanRules, RowArrays
 from pybeam.backends.torch_plan import Choose, planned
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
 from pybeam.search.algorithms import Algorithm
-from pybeam.state.beam_step import BeamStep
-from pybeam.state.draft_step import DraftStep
 from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
-from pybeam.state.reading import rows_of, take_tokens
-from pybeam.state.step import Step
+from pybeam.state.step import Step, StepPlan
 
 
 class BeamState:
-    """The beams of all live sources, and the operations on them.
+    """The beams of all live sources, and the operations on them. The arrays are `LiveArrays`.
 
-    The arrays are `LiveArrays`; how rows advance is a `BeamStep`, or a `DraftStep` if the algorithm
-    guesses tokens ahead.
-
-    Args:
-        vocab_size, pad_id: those of the model, for algorithms that guess.
+    `DraftState` is the same for an algorithm that guesses tokens ahead.
     """
+
+    step: ClassVar[type[Step]] = Step
 
     def __init__(
         self,
@@ -44,17 +38,8 @@ class BeamState:
         eos_ids: tuple[int, ...],
         backend: Backend,
         device: torch.device,
-        *,
-        vocab_size: int = 0,
-        pad_id: int = -1,
     ) -> None:
         self._arrays = LiveArrays(algorithm, eos_ids, backend, device)
-        self._kind: BeamStep | DraftStep
-        if algorithm.draft is None:
-            self._kind = BeamStep(self._arrays)
-        else:
-            assert vocab_size > 0, "guesses must be tokens of a vocabulary"
-            self._kind = DraftStep(self._arrays, vocab_size=vocab_size, pad_id=pad_id)
 
     @property
     def tree(self) -> TokenTree:
@@ -65,12 +50,6 @@ class BeamState:
         return self._arrays.beams
 
     @property
-    def drafts(self) -> Drafts:
-        """The guesses of an algorithm that guesses tokens ahead."""
-        assert isinstance(self._kind, DraftStep)
-        return self._kind.drafts
-
-    @property
     def prefix_reach(self) -> int | None:
         """See `ProcessorChain`."""
         return self._arrays.processors.prefix_reach
@@ -78,8 +57,7 @@ class BeamState:
     @property
     def reads_ahead(self) -> bool:
         """Whether beams may take tokens of a prefix at once. State of processors goes from token to token."""
-        is_beam = isinstance(self._kind, BeamStep)
-        return is_beam and self.prefix_reach is not None and not self._arrays.processors.has_state
+        return self.prefix_reach is not None and not self._arrays.processors.has_state
 
     @property
     def width_capacity(self) -> int:
@@ -94,21 +72,29 @@ class BeamState:
         `num_nodes` None: as many as a beam of that width and length may need. If there is no memory, all is
         as before.
         """
-        owners = self._arrays, self._arrays.tree, self._kind
+        owners = self._arrays, self._arrays.tree
         before = [dict(vars(owner)) for owner in owners]
         try:
-            self._kind.reserve(num_slots, width, length, num_nodes)
+            self._reserve(num_slots, width, length, num_nodes)
         except BaseException:
             # some arrays have grown, into new tensors, and they must all agree
             for owner, attributes in zip(owners, before, strict=True):
                 vars(owner).update(attributes)
             raise
         # tokens of prefixes are read before the first step begins
-        self._forget()
+        if poison.IS_ON:
+            self._forget()
+
+    def _reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+        self._arrays.reserve(num_slots, width, length, num_nodes)
+
+    def _forget(self) -> None:
+        """See `LiveArrays.forget`."""
+        self._arrays.forget()
 
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""
-        return *self._arrays.buffers(), *self._kind.buffers()
+        return self._arrays.buffers()
 
     @property
     def options(self) -> tuple[bool, ...]:
@@ -121,7 +107,7 @@ class BeamState:
         A scored prefix is a target from which the search goes on. Returns the most rows that each begins
         with.
         """
-        num_rows = self._kind.open(beams, start_id)
+        num_rows = self._open(beams, start_id)
         own = [beam for beam in beams if beam.start is not None]
         if own:
             device = self.tree.token.device
@@ -129,31 +115,32 @@ class BeamState:
             self.tree.token[slot, 0] = to_device([beam.start for beam in own], INT, device)
         return num_rows
 
+    def _open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
+        lines = self._arrays.new_lines(beams)
+        self._arrays.program.open([beam.slot for beam in beams], *lines, start_id)
+        return [1] * len(beams)
+
     def read_ahead(self, beams: Sequence[NewBeam], start_id: int) -> Iterator[Rows]:
         """Let beams that have just been opened take the first `num_read` tokens of their prefixes.
 
         Yields the rows of these tokens, for `Session.read`.
         """
-        assert isinstance(self._kind, BeamStep) and self.reads_ahead
+        from pybeam.state.reading import rows_of, take_tokens
+
+        assert self.reads_ahead
         take_tokens(self._arrays, beams)
         return rows_of(self._arrays, beams, start_id)
 
-    def begin(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Step:
-        """Read the rows of these slots [A], one beam after another, and begin a step of them.
-
-        There is room for `num_rows` rows of at most `longest` tokens, start included. `is_forced` says that
-        the next token of every row is given, and nobody reads its logits.
-        """
-        self._forget()
-        arrays = self._arrays
-        read = RowArrays(*arrays.program.read(slot, num_rows))
-        rows = arrays.rows(slot, read, self._kind.position(read), longest)
-        rows.wanted = self._kind.wanted(rows, is_forced=is_forced)
-        return Step(slot, rows, self._kind)
-
-    def _forget(self) -> None:
+    def begin(self, plan: StepPlan) -> Step:
+        """Read the rows of the slots of this plan [A], one beam after another, and begin a step of them."""
+        arrays, program = self._arrays, self._arrays.program
         if poison.IS_ON:
-            self._kind.forget()
+            self._forget()
+        assert plan.num_rows is not None, "the schedule has not chosen who moves"
+        read = RowArrays(*program.read(plan.slot, plan.num_rows))
+        return self.step(
+            arrays, program, arrays.rows(plan.slot, read, plan.longest), plan.is_forced
+        )
 
     def plan(self, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:
         """Choose who moves among these slots [A], as `Schedule.plan` does, by its rules or by itself.
@@ -186,6 +173,9 @@ class BeamState:
 
     def cut(self, slots: Sequence[int], capacity: int, *, wants_log_probs: bool) -> Tensor:
         """The best rows of these slots, as `finished` would return them if they were cut now."""
+        from pybeam.backends.tensor_beams import traced
+        from pybeam.backends.torch_beams import final_score
+
         owner, beams = to_device(slots, torch.long, self._arrays.device), self.beams
         score, none = beams.score[owner, :1], torch.full_like(owner, -1, dtype=INT)  # [n, 1], [n]
         length = beams.depth[owner] - beams.scored_from[owner]
@@ -224,4 +214,13 @@ class BeamState:
 
     def check(self) -> None:
         """Assert the invariants; tests call this after every step."""
-        self._kind.check()
+        tree, beams = self._arrays.tree, self._arrays.beams
+        tree.check()
+        for p in range(beams.num_entries.numel()):
+            alive, n = beams.is_alive[p].tolist(), int(beams.num_entries[p])
+            assert not any(alive[n:]), f"slot {p} has rows behind its last entry"
+            assert sum(alive) == int(beams.num_rows[p]), f"slot {p} counts its rows wrongly"
+            score = beams.score[p, :n].tolist()
+            assert score == sorted(score, reverse=True), f"slot {p} is out of order"
+            nodes = tree.row_node[p, :n].tolist()
+            assert all(0 <= node < int(tree.num_nodes[p]) for node in nodes)

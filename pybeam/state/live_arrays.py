@@ -15,6 +15,7 @@ from pybeam.backends.arrays import (
     NO_LIMIT,
     RUNNING,
     Beams,
+    Drafts,
     RowArrays,
     TreeArrays,
 )
@@ -41,6 +42,10 @@ class LiveArrays:
         tree: the token tree.
         beams: see `Beams`; replaced when it grows.
         processors: the algorithm's processors.
+        can_narrow: whether steps may see columns in place of the vocabulary.
+        skips_forced: whether steps skip logits of rows whose next token is given.
+        drafts, vocab_size: see `DraftState`; None and 0 for beams.
+        demotes: whether an EOS right behind a prefix must be the best candidate.
         rules: those of the algorithm, for the kernels.
         active: see `ActiveRules`.
     """
@@ -59,6 +64,11 @@ class LiveArrays:
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
+        self.can_narrow = self.processors.can_narrow(eos_ids[0])
+        self.skips_forced = backend.skips_forced_logits
+        self.drafts: Drafts | None = None
+        self.vocab_size = 0
+        self.demotes = algorithm.prefix.leading_eos
         self.active, stop = ActiveRules(), algorithm.stop
         self.rules = BeamRules(
             eos_ids=eos_ids,
@@ -71,7 +81,7 @@ class LiveArrays:
         )
         self._program: BeamProgram | None = None
         # the arrays of the program
-        self._bound: tuple[TreeArrays | None, Beams | None] = None, None
+        self._bound: tuple[TreeArrays | None, Beams | None, Drafts | None] = None, None, None
         # what opens the beams of an algorithm, by its id
         self._lines: dict[int, tuple[Algorithm, list[int], list[float]]] = {}
         # columns of the beams, cut out once, because a step may need neither
@@ -85,10 +95,17 @@ class LiveArrays:
     @property
     def program(self) -> BeamProgram:
         """All that a step does to the arrays as they are now."""
-        tree, beams = self.tree.arrays, self.beams
-        if self._program is None or self._bound[0] is not tree or self._bound[1] is not beams:
+        tree, beams, drafts = self.tree.arrays, self.beams, self.drafts
+        known = self._bound
+        if known[0] is tree and known[1] is beams and known[2] is drafts:
+            assert self._program is not None
+            return self._program
+        if drafts is None:
             self._program = self.backend.beam_program(tree, beams, self.rules, self.active)
-            self._bound = tree, beams
+        else:
+            given = tree, beams, drafts, self.rules, self.active, self.vocab_size
+            self._program = self.backend.draft_program(*given)
+        self._bound = tree, beams, drafts
         return self._program
 
     def reserve(
@@ -184,8 +201,8 @@ class LiveArrays:
         index, lines = all_to_device((slots, padded), self.device)
         table[:, :longest].index_copy_(0, index.long(), lines)
 
-    def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
-        """Return the rows that were read from slots [A], with the number of tokens [R] before each."""
+    def rows(self, slot: Tensor, read: RowArrays, longest: int) -> Rows:
+        """Return the rows that were read from slots [A]."""
         beams = self.beams
         if self._limits is None or self._limits[0] is not beams:
             self._limits = beams, beams.prefix_length, beams.max_length
@@ -195,7 +212,7 @@ class LiveArrays:
             slot=slot,
             offset=read.offset,
             token=read.token,
-            position=position,
+            position=read.position,
             row_slot=read.row_slot,
             entry=read.entry,
             node=read.node,

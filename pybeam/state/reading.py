@@ -98,4 +98,4 @@ def _rows(arrays: LiveArrays, *columns: np.ndarray) -> Rows:
     cell = arrays.tree.live_cell[row_slot.long(), position.long()]
     entry = torch.zeros_like(token)
     read = RowArrays(offset, token, position, row_slot, entry, node=position, cell=cell)
-    return arrays.rows(slot, read, position, longest)
+    return arrays.rows(slot, read, longest)

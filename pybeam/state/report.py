@@ -14,6 +14,14 @@ from pybeam.backends.arrays import (
     NUM_REPORTED,
 )
 
+# numbers of a slot in a report, which begins with one number of all slots
+REPORTED = NUM_REPORTED + 1
+
+
+def column(name: str) -> slice:
+    """Where the numbers of that name stand in a list of the numbers of a report."""
+    return slice(1 + INT_COLUMNS.index(name), None, REPORTED)
+
 
 class Report(NamedTuple):
     """The numbers of some slots [A] after a step, as arrays on the host."""
@@ -31,20 +39,10 @@ class Report(NamedTuple):
         """The part on the slots at these places."""
         return Report(self.num_free_pages, *(column.take(index) for column in self[1:]))
 
-    @staticmethod
-    def size(num_slots: int) -> int:
-        """Number of the numbers of a report on so many slots."""
-        return 1 + (NUM_REPORTED + 1) * num_slots
-
-    @staticmethod
-    def columns(numbers: list[int], *names: str) -> list[list[int]]:
-        """Return these columns of a result of `BeamState.report`, without making arrays."""
-        return [numbers[1 + INT_COLUMNS.index(name) :: NUM_REPORTED + 1] for name in names]
-
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
         """Read a result of `BeamState.report`, for the first so many of its slots."""
-        lines = numbers[1:].reshape(-1, NUM_REPORTED + 1)
+        lines = numbers[1:].reshape(-1, REPORTED)
         return cls(int(numbers[0]), *lines[:num_slots].T)
 
 

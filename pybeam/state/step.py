@@ -4,35 +4,110 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from pybeam.backends.arrays import SelectInputs
+from pybeam.backends.beam_program import BeamProgram
+from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
-from pybeam.state.beam_step import BeamStep
-from pybeam.state.draft_step import DraftStep
+from pybeam.processors.chain import restore_log_probs
+from pybeam.state.live_arrays import INT, LiveArrays
+
+NOTHING = torch.zeros(0, dtype=INT)
 
 
-class Step(NamedTuple):
-    """What `BeamState.begin` returns. `choose` and `commit` follow in this order, each once.
-
-    A step that was begun may be given up until it commits: no beam has changed.
-    """
+class StepPlan(NamedTuple):
+    """A step in numbers, which are all known before it begins."""
 
     slot: Tensor  # [A] int32, the slots that move; `NULL_SLOT` is padding
-    rows: Rows  # what the model is asked
-    kind: BeamStep | DraftStep
+    num_rows: int | None  # rows that there is room for; None: as many as the schedule lets move
+    longest: int  # most tokens of a row, start token included
+    is_forced: bool = (
+        False  # whether the next token of every row is given, and nobody reads its logits
+    )
+
+
+class Step:
+    """A step of beams, whose rows compete. `choose` and `commit` follow in this order, each once.
+
+    A step that was begun may be given up until it commits: no beam has changed.
+
+    Attributes:
+        rows: what the model is asked.
+    """
+
+    def __init__(
+        self, arrays: LiveArrays, program: BeamProgram, rows: Rows, is_forced: bool
+    ) -> None:
+        self.rows = rows
+        self._arrays, self._program = arrays, program
+        active, chain = arrays.active, arrays.processors
+        # whether the step sees columns in place of the vocabulary; a target may be any token
+        self._narrows = arrays.can_narrow and not active.target
+        # whether something changes what `select` is given, or what it has chosen
+        is_given = active.target or (arrays.demotes and active.prefix)
+        self._adjusts = is_given or self._narrows or chain.perturbs
+        if self._narrows:
+            rows.wanted = chain.wanted(rows)
+        elif is_forced and not self._adjusts and arrays.skips_forced:
+            rows.wanted = NOTHING
 
     def choose(self, logits: Tensor) -> None:
         """Process the logits [R, V] of the rows, which may be overwritten, and select the survivors."""
-        self.kind.choose(self.rows, logits)
+        if self._arrays.algorithm.processors:
+            logits = self._processed(logits)
+        if self._adjusts:
+            self._program.take(self.rows.slot, self.survivors(logits))
+        else:
+            self._program.choose(logits)
 
-    def commit(
-        self, live: Tensor, *, wants_moves: bool
-    ) -> tuple[tuple[Tensor, Tensor] | None, Tensor]:
-        """Make the survivors the beams of the slots, and report on the slots `live` [A].
+    def _processed(self, logits: Tensor) -> Tensor:
+        return self._arrays.processors(logits, self.rows, narrows=self._narrows)
 
-        Each of `live` is the slot that moves at its place, or stays as it is. Returns source and target
-        entries [A * K] int32 for `Session.advance`, if these are wanted, and the result of
-        `BeamState.report`.
+    def survivors(self, logits: Tensor) -> Survivors:
+        """Select apart from the program, so that targets, columns, samplers or rules about EOS have a say."""
+        from pybeam.backends.tensor_beams import select_options
+        from pybeam.state.forced_decoding import Entries, demote_eos, force, next_forced, revive
+
+        arrays, rows, inputs = self._arrays, self.rows, SelectInputs(*self._program.inputs())
+        active, chain = arrays.active, arrays.processors
+        target, score = None, inputs.score
+        if active.target:
+            target = next_forced(arrays.beams, rows.slot)
+            score = revive(score, inputs.offset, target)
+        options = select_options(arrays.rules, active, inputs, arrays.width_capacity)
+        columns = chain.columns
+        if target is not None and options.ban_eos is not None:
+            # the target's token has its log-prob from the best one, which may be EOS
+            options = options._replace(ban_eos=options.ban_eos & (target < 0))
+        forced = options.forced
+        if columns is not None:
+            options = options._replace(eos_ids=(columns.eos_column,))
+            if forced is not None:
+                place = torch.where(forced >= 0, columns.other_column, -1).to(INT)
+                options = options._replace(forced=place)
+        chosen = arrays.backend.select(logits, score, inputs.offset, inputs.width, options)
+        if columns is not None:
+            chosen = columns.survivors(chosen, rows, arrays.beams.is_alive, forced)
+        if arrays.demotes and (active.prefix or active.target):
+            chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
+        log_probs = chain.log_probs if chain.perturbs else None
+        if log_probs is not None:
+            is_alive = arrays.beams.is_alive
+            chosen = restore_log_probs(arrays.backend, chosen, rows, is_alive, log_probs)
+        if target is None:
+            return chosen
+        entries, eos_id = Entries(inputs.score, inputs.offset), arrays.eos_ids[0]
+        return force(chosen, target, rows, entries, logits, eos_id, chain.normalises, log_probs)
+
+    def commit(self, live: Tensor) -> Tensor:
+        """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].
+
+        Each of `live` is the slot that moves at its place, or stays as it is.
         """
-        report = self.kind.commit(self.slot, live)
-        return self.kind.moves() if wants_moves else None, report
+        return self._program.commit(live)
+
+    def moves(self) -> tuple[Tensor, Tensor]:
+        """Return the source and target entries [A * K] int32 of `commit`, for `Session.advance`."""
+        return self._program.moves()

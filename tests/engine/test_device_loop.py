@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ import pybeam
 from pybeam import backends, processors
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, bucket
 from pybeam.engine.source import Source
-from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting, Waits
@@ -155,8 +153,6 @@ CAPTURED = {
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, graph_memory, monkeypatch):
-    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     algorithm = CAPTURED[name]
     plain = Workspace(transformer, algorithm, torch_beams())
     expected, _ = run(plain, pybeam.Fifo(5))
@@ -178,7 +174,6 @@ def test_captured_steps_give_the_same_results(transformer, name, most, graph_mem
 @pytest.mark.thinned(most=1)
 def test_decoders_with_graphs_take_turns(transformer, graph_memory, monkeypatch):
     """One loses its graphs while another goes on with its own; then a third begins."""
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
 
     def decode(workspace: Workspace) -> list:
         return run(workspace, pybeam.Fifo(2), REQUESTS[:2], reads_late=True)[0]
@@ -292,7 +287,7 @@ def test_sources_wait_for_memory(transformer, late):
     algorithm = ALGORITHMS["variable"]
     free = Workspace(transformer, algorithm, torch_beams())
     expected, stats = run(free, pybeam.Fifo(8), reads_late=late)
-    one = free.max_bytes(source_of(algorithm))
+    one = free.room.max_bytes(source_of(algorithm))
     limited = Workspace(transformer, algorithm, torch_beams(), memory_limit=2 * one)
     encode, encoded = limited.session.encode, []
     limited.session.encode = lambda sources, *args: (
@@ -311,7 +306,7 @@ def test_sources_wait_for_memory(transformer, late):
 def test_a_request_that_can_never_fit_fails_alone(transformer):
     algorithm = pybeam.fixed_beam(4, max_length=15)
     small = Workspace(transformer, algorithm, torch_beams())
-    limit = small.max_bytes(source_of(algorithm))
+    limit = small.room.max_bytes(source_of(algorithm))
     decoder = pybeam.Decoder(transformer, algorithm, memory_limit=limit)
     requests = [[5, 6], pybeam.Request([5, 6], width=30), [7]]
     results = decoder.decode(requests, on_error="return")

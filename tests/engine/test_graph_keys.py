@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ import pybeam
 from pybeam.backends import load
 from pybeam.engine import live_sources
 from pybeam.engine.cuda_graphs import Captured, StepGraphs, _Slots
-from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.triton_kernels import counters
@@ -47,8 +45,6 @@ class Replays:
 @pytest.fixture
 def replayed(monkeypatch):
     """Decodes streams of requests one after another. Returns the share of the last one's steps in replays."""
-    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
 
     def decode(model, algorithm, schedule, *streams, backend) -> float:
         workspace = Workspace(model, algorithm, backend)
@@ -102,18 +98,18 @@ def test_pages_that_came_after_a_report_was_sent_are_free(transformer):
     workspace = Workspace(transformer, ALGORITHMS["greedy"], torch_beams())
     slots = workspace.take_slots(1)
     workspace.state.reserve(2, 1, 8)
-    workspace.claim_pages(3)
-    sent, free = workspace.claimed_pages, int(workspace.tree.num_free_pages)
-    workspace.claim_pages(3)
+    workspace.room.claim(3)
+    sent, free = workspace.room.claimed_pages, int(workspace.tree.num_free_pages)
+    workspace.room.claim(3)
     num_pages = workspace.tree.num_total_pages
     assert num_pages == 6
-    workspace.read_report(free, sent)
+    workspace.room.read_report(free, sent)
     workspace.close(slots, 2)
-    workspace.read_report(free, sent)
+    workspace.room.read_report(free, sent)
     # three that were free and were not claimed again, and two that came back
-    workspace.claim_pages(5)
+    workspace.room.claim(5)
     assert workspace.tree.num_total_pages == num_pages
-    workspace.claim_pages(1)
+    workspace.room.claim(1)
     assert workspace.tree.num_total_pages > num_pages
 
 
@@ -132,7 +128,6 @@ def test_slots_stay_on_the_device_until_sources_come_or_go(transformer, monkeypa
         monkeypatch.setattr(torch.Tensor, "copy_", copy)
 
     monkeypatch.setattr(_Slots, "give", counted)
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     workspace = Workspace(transformer, ALGORITHMS["fixed"], torch_beams())
     workspace.graphs = StepGraphs(Replays())
     for _ in range(2):

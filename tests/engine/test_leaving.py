@@ -80,7 +80,7 @@ def run(algorithm, schedule, arrivals, model, **wants):
     state = workspace.state
     state.check()
     assert int(state.tree.num_free_pages) == state.tree.num_total_pages
-    assert len(set(workspace._free_slots)) == len(workspace._free_slots) == workspace.num_slots - 1
+    assert len(set(workspace.slots.free)) == len(workspace.slots.free) == workspace.slots.num - 1
     return results, partials
 
 

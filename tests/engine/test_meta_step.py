@@ -14,7 +14,6 @@ import torch
 
 import pybeam
 from pybeam import processors
-from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import IterableArrivals
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
@@ -122,10 +121,7 @@ def drive(model, algorithm: pybeam.Algorithm, sources: Sequence[Any] = REQUESTS)
     workspace = Workspace(model, algorithm, triton)
     engine = Engine(workspace, schedule, Stats(), StreamOptions(log_probs=True, reads_late=True))
     requests = [pybeam.Request(s, prefix=[4] * (i % 3)) for i, s in enumerate(sources)]
-    engine._arrivals = IterableArrivals(requests)
-    engine._admission = Admission(
-        engine._arrivals, workspace, engine._schedule, wants_log_probs=True, wants_partials=False
-    )
+    engine._begin(IterableArrivals(requests))
     assert not list(engine._admit())
     for _ in range(3):
         engine._advance()

@@ -24,28 +24,19 @@ def ticks(monkeypatch) -> list[float]:
 
 def test_phases_sum(seconds, ticks):
     clock = PhaseClock(seconds)
-    ticks += [1.0, 3.0, 10.0, 14.0, 20.0, 20.5]
-    for phase in ("model", "select", "model"):
-        with clock(phase):
-            pass
-    assert seconds == dict.fromkeys(PHASES, 0.0) | {"model": 2.5, "select": 4.0}
+    ticks += [1.0, 3.0, 7.0, 7.5, 20.0, 20.5]
+    for phase in ("model", "select", "model", None, "plan", None):
+        clock(phase)
+    assert seconds == dict.fromkeys(PHASES, 0.0) | {"model": 2.5, "select": 4.0, "plan": 0.5}
 
 
-def test_a_phase_that_fails_counts_and_ends(seconds, ticks):
+def test_a_phase_may_be_ended_twice(seconds, ticks):
+    """As behind a step that raised, wherever it stood."""
     clock = PhaseClock(seconds)
     ticks += [1.0, 2.0, 3.0, 5.0]
-    with pytest.raises(KeyError), clock("plan"):
-        raise KeyError
-    with clock("plan"):
-        pass
-    assert seconds["plan"] == 3.0
-
-
-def test_phases_do_not_nest(seconds):
-    clock = PhaseClock(seconds)
-    with clock("model"), pytest.raises(AssertionError, match="'select' begins before 'model'"):
-        clock("select")
-    assert seconds["select"] == 0.0 < seconds["model"]
+    for phase in ("plan", None, None, None):
+        clock(phase)
+    assert seconds["plan"] == 1.0
 
 
 def test_phases_have_names(seconds):
@@ -60,13 +51,12 @@ def test_a_profiler_sees_ranges_only_while_it_is_on(seconds, monkeypatch):
         profiler, "record_function", lambda name: made.append(name) or record_function(name)
     )
     clock = PhaseClock(seconds)
-    with clock("plan"):
-        pass
+    clock("plan")
+    clock(None)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
-        for phase in ("model", "select"):
-            with clock(phase):
-                time.sleep(0)
-    with clock("commit"):
-        pass
+        for phase in ("model", "select", None):
+            clock(phase)
+            time.sleep(0)
+    clock("commit")
     assert made == ["pybeam::model", "pybeam::select"]
     assert [event.name for event in recorded.events() if "pybeam::" in event.name] == made

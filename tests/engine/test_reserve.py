@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import pybeam
 from pybeam import backends
 from pybeam.engine import workspace as workspaces
 from pybeam.engine.engine import Engine, StreamOptions
-from pybeam.engine.stats import PhaseClock, Stats
+from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from support.device_loop import assert_alike, run, torch_beams
@@ -124,8 +123,6 @@ def test_captured_steps_go_with_the_memory_that_is_given_back(graph_memory, monk
     model = pybeam.load_model(tmp_path, device="cpu")
     monkeypatch.setattr(workspaces, "LOOK_AFTER", 8)
     monkeypatch.setattr(workspaces, "KEPT_BYTES", 0)
-    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     captures: list[Replays] = []
     works: list[Workspace] = []
 

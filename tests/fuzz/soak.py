@@ -153,7 +153,7 @@ def soak(num_requests: int, seconds: float, seed: int, kind: str) -> dict[str, A
     [work] = decoder._idle
     lost = {
         "requests": seen.count(0, 0, num_done),
-        "slots": work.num_slots - (NULL_SLOT + 1) - len(work._free_slots),
+        "slots": work.slots.num - (NULL_SLOT + 1) - len(work.slots.free),
         "pages": work.tree.num_total_pages - int(work.tree.num_free_pages),
     }
     return report(parts, lost) | {"seed": seed, "requests": num_done, "model": kind}

@@ -173,8 +173,8 @@ def assert_nothing_is_left(outcome: Outcome) -> None:
             work.state.check()
             tree = work.state.tree
             assert int(tree.num_free_pages) == tree.num_total_pages, "a page is left"
-            assert len(set(work._free_slots)) == work.num_slots - 1, "a slot is left"
-            assert len(work._free_slots) == work.num_slots - 1, "a slot is free twice"
+            assert len(set(work.slots.free)) == work.slots.num - 1, "a slot is left"
+            assert len(work.slots.free) == work.slots.num - 1, "a slot is free twice"
 
 
 def assert_usable_afterwards(case: Case, outcome: Outcome, alone: list[Result]) -> None:

@@ -99,7 +99,7 @@ def test_an_allocation_that_fails_while_arrays_grow(model, numbers, monkeypatch)
         assert all(one in expected for one in others), number
         assert essence(decoder.decode(requests)) == expected, number
         [work] = decoder._idle
-        assert len(work._free_slots) == work.num_slots - 1, number
+        assert len(work.slots.free) == work.slots.num - 1, number
     # those that wait are tried again, each alone; a step fails its sources
     assert num_failed or numbers is not None
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from pybeam.backends import load as load_backend
 from pybeam.backends import torch_layers
 from pybeam.cli import main
 from pybeam.engine.cuda_graphs import StepGraphs
-from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
@@ -266,8 +264,6 @@ def test_captured_steps_give_the_same_results(transformers, graph_memory, monkey
     plain = Workspace(transformers, algorithm, torch_beams())
     expected, _ = run(plain, pybeam.Fifo(5))
     workspace = Workspace(transformers, algorithm, torch_beams())
-    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     capture = Replays(workspace)
     workspace.graphs = StepGraphs(capture)
     results, _ = run(workspace, pybeam.Fifo(5), reads_late=True)

@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 
 import pybeam
 from pybeam.engine.cuda_graphs import StepGraphs
-from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Rnn, load_model
 from support.device_loop import assert_alike, run, torch_beams
@@ -62,7 +61,6 @@ def test_found_hypotheses_have_the_score_of_one_pass(model, tmp_path):
 
 @pytest.mark.thinned(most=1)
 def test_a_step_never_waits_and_may_be_captured(model, guard, graph_memory, monkeypatch):
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: _Nothing())
     requests = sources(8)
     plain = Workspace(model, VARIABLE, torch_beams())
     expected, _ = run(plain, pybeam.Fifo(5), requests)

@@ -9,8 +9,6 @@ import pybeam
 from pybeam import backends
 from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
-from pybeam.state.beam_state import BeamState
-from pybeam.state.new_beam import NewBeam
 
 
 def ints(values) -> torch.Tensor:
@@ -94,35 +92,6 @@ def release_arguments() -> tuple:
     return as_lists(state)
 
 
-def open_drafts() -> BeamState:
-    """Slot 1 of three: the start token and two guesses."""
-    algorithm = pybeam.gauss_seidel_jacobi(3, max_length=5)
-    options = dict(vocab_size=10, pad_id=4)
-    state = BeamState(algorithm, (9,), backends.load("native"), torch.device("cpu"), **options)
-    state.reserve(3, 3, 6)
-    state.tree.reserve_pages(4)
-    beam = NewBeam(slot=1, algorithm=algorithm, source_length=3, guesses=[5, 6, 7])
-    assert state.open([beam], start_id=1) == [3]
-    return state
-
-
-def draft_open_arguments() -> tuple:
-    state = open_drafts()
-    arrays = list(state.tree.arrays), list(state.beams), list(state.drafts)
-    lines = [
-        array[1:2].clone() for array in (state.beams.ints, state.beams.floats, state.drafts.ints)
-    ]
-    return *arrays, ints([2]), *lines, 1, 9, 10
-
-
-def draft_commit_arguments() -> tuple:
-    state = open_drafts()
-    arrays = list(state.tree.arrays), list(state.beams), list(state.drafts)
-    token = ints([[5], [3], [2]])
-    survivors = tree_survivors(token, token, torch.zeros(3, 1))
-    return *arrays, ints([1, 0]), list(survivors), token, 9, 10
-
-
 def catalogue_arrays() -> list[torch.Tensor]:
     catalogue = pybeam.Catalogue.build([[3], [2, 4]])
     return [*catalogue.tensors, catalogue.everything.words[None]]
@@ -133,8 +102,6 @@ ARGUMENTS = {
     "tree_attention": attention_arguments,
     "tree_append": append_arguments,
     "tree_release": release_arguments,
-    "draft_open": draft_open_arguments,
-    "draft_commit": draft_commit_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
     "catalogue_child": lambda: (catalogue_arrays(), ints([0, 1]), ints([3, 4])),

@@ -1,4 +1,4 @@
-"""One decode takes the core, and no wing."""
+"""One decode takes the core, and no wing; one step takes a few of its functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType
 
+import pytest
+
+import pybeam
+from pybeam.backends import poison
 from support.paths import ROOT
 
 # neither may grow: what is new is a wing, or takes something's place
@@ -33,3 +38,37 @@ def test_a_decode_imports_no_wing():
     assert len(files) <= MOST_FILES
     lines = sum(Path(file).read_text("utf-8").count("\n") for file in files.values())
     assert lines <= MOST_LINES
+
+
+# of pybeam's own functions, between the beginnings of two steps
+MOST_FUNCTIONS, MOST_FUNCTION_FILES, MOST_CALLS = 45, 14, 90
+
+
+def test_a_step_is_few_calls(monkeypatch):
+    """Of a plain beam on a CPU, as a reader would follow them."""
+    monkeypatch.setattr(poison, "IS_ON", False)
+    pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    folder = ROOT / "examples" / "models" / "bible-es-en"
+    decoder = pybeam.Decoder(pybeam.load_model(folder), pybeam.fixed_beam(5), pybeam.Batch(4))
+    sources = [pybeam.load_tokenizer(folder).encode(["Jesús lloró."])[0]] * 4
+    decoder.decode(sources)
+    steps: list[list[CodeType]] = [[]]
+
+    def note(frame, event, _argument) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(ROOT / "pybeam")):
+            if code.co_qualname == "Engine._advance":
+                steps.append([])
+            steps[-1].append(code)
+
+    sys.setprofile(note)
+    try:
+        decoder.decode(sources)
+    finally:
+        sys.setprofile(None)
+    # the second step claims no first pages, and the last one closes sources
+    for calls in steps[3:-1]:
+        assert len(calls) <= MOST_CALLS
+        assert len(set(calls)) <= MOST_FUNCTIONS
+        assert len({code.co_filename for code in calls}) <= MOST_FUNCTION_FILES
+    assert len(steps) > 5

@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from pybeam import backends, drafts, processors
-from pybeam.backends.arrays import DraftTokens, tree_survivors
+from pybeam.backends.arrays import tree_survivors
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
@@ -361,13 +361,7 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
     state.open([beam], BOS)
     getattr(state.drafts, column)[1] = value
     slot, token = torch.tensor([1], dtype=torch.int32), torch.ones(3, 1, dtype=torch.int32)
+    program = state._arrays.program
+    program.take(slot, tree_survivors(torch.full_like(token, 4), token, torch.zeros(3, 1)))
     with pytest.raises(RuntimeError, match=message):
-        backends.load("native").draft_commit(
-            list(state.tree.arrays),
-            list(state.beams),
-            list(state.drafts),
-            slot,
-            tree_survivors(torch.full_like(token, 4), token, torch.zeros(3, 1)),
-            None,
-            DraftTokens(BOS, EOS, 7),
-        )
+        program.commit(slot)

@@ -11,6 +11,7 @@ from pybeam import backends, compat
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
+from pybeam.state.step import Step, StepPlan
 from support.beam_arrays import CPU, EOS, START, VOCAB, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -76,15 +77,15 @@ def test_a_choice_can_be_dropped():
 )
 def test_memory_is_used_again_unless_someone_holds_it(keep, is_kept):
     state = opened()
-    step = state.begin(ints([0]), 1, 9)
+    step = state.begin(StepPlan(ints([0]), 1, 9))
     held, address = keep(step.rows.token), step.rows.token.data_ptr()
     step.choose(torch.eye(VOCAB)[5:6])
-    step.commit(ints([0]), wants_moves=False)
+    step.commit(ints([0]))
     del step
     assert np.asarray(held).tolist() == [START]
     # padding, because the beam has two rows now
-    state.begin(ints([1]), 1, 9)
-    rows = state.begin(ints([1]), 1, 9).rows
+    state.begin(StepPlan(ints([1]), 1, 9))
+    rows = state.begin(StepPlan(ints([1]), 1, 9)).rows
     assert np.asarray(held).tolist() == [START]
     assert rows.token.tolist() == [0]
     assert is_kept == (rows.token.data_ptr() != address)
@@ -108,8 +109,8 @@ def test_grown_arrays_are_another_program():
 )
 def test_what_needs_python_in_between_takes_its_survivors(state, monkeypatch):
     state, taken = state(), []
-    monkeypatch.setattr(state._kind, "survivors", lambda *given: taken.append(given) or 1 / 0)
-    step = state.begin(ints([0]), 1, 9)
+    monkeypatch.setattr(Step, "survivors", lambda *given: taken.append(given) or 1 / 0)
+    step = state.begin(StepPlan(ints([0]), 1, 9))
     with pytest.raises(ZeroDivisionError):
         step.choose(torch.zeros(1, VOCAB))
     assert len(taken) == 1

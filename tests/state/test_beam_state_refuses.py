@@ -14,6 +14,7 @@ from pybeam.contracts import Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
+from pybeam.state.step import StepPlan
 from support.beam_arrays import CPU, EOS, START, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -97,7 +98,7 @@ def test_read_refuses_a_broken_beam(array, place, value, message):
     state = open_state()
     getattr(state.beams, array)[place] = value
     with pytest.raises(RuntimeError, match=message):
-        state.begin(ints([0]), 9, 9)
+        state.begin(StepPlan(ints([0]), 9, 9))
 
 
 @pytest.mark.parametrize("node", [-1, 10**6])
@@ -105,20 +106,20 @@ def test_read_refuses_a_node_that_is_not_there(node):
     state = open_state()
     state.tree.row_node[0, 1] = node
     with pytest.raises(RuntimeError, match="node is out of range"):
-        state.begin(ints([0]), 9, 9)
+        state.begin(StepPlan(ints([0]), 9, 9))
 
 
 def test_read_refuses_more_than_there_is_room_for():
     state = open_state()
-    state.begin(ints([0, 1]), 2, 9)  # the second is empty
+    state.begin(StepPlan(ints([0, 1]), 2, 9))  # the second is empty
     with pytest.raises(RuntimeError, match="more rows or entries than there is room for"):
-        state.begin(ints([0]), 1, 9)
+        state.begin(StepPlan(ints([0]), 1, 9))
 
 
 @pytest.mark.parametrize("program", ["reference", "native"])
 def test_what_is_left_of_the_room_is_padding(program):
     state = open_state(program)
-    rows = state.begin(ints([1, 0, 1]), 4, 9).rows
+    rows = state.begin(StepPlan(ints([1, 0, 1]), 4, 9)).rows
     moving = SelectInputs(*state._arrays.program.inputs())
     assert rows.offset.tolist() == moving.offset.tolist() == [0, 0, 2, 2]
     assert rows.token.tolist() == [5, 6, 0, 0]
@@ -145,7 +146,7 @@ def test_slots_that_are_not_there(slots):
     algorithm, before = pybeam.variable_beam(2, max_length=9), in_use(state)
     calls = [
         lambda: state.open(beams(slots, algorithm), START),
-        lambda: state.begin(ints(slots), 9, 9),
+        lambda: state.begin(StepPlan(ints(slots), 9, 9)),
         lambda: state.close(slots),
     ]
     for call in calls:
@@ -176,7 +177,7 @@ def test_arrays_of_the_wrong_form(name, change):
     state._arrays.beams = state.beams._replace(**broken)
     calls = [
         lambda: state.open(beams([1], pybeam.variable_beam(2, max_length=9)), START),
-        lambda: state.begin(ints([0]), 9, 9),
+        lambda: state.begin(StepPlan(ints([0]), 9, 9)),
         lambda: commit(state, [0], survivors()),
         lambda: state.close([0]),
     ]

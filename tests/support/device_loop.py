@@ -11,7 +11,7 @@ import torch
 from pybeam.backends import reference
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
-from pybeam.backends.tensor_beams import TensorBeams
+from pybeam.backends.tensor_beams import TensorBeams, TensorDrafts
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
@@ -30,11 +30,13 @@ def torch_beams() -> SimpleNamespace:
         close=partial(beams.beam_close, native.tree_release),
         backtrace=native.backtrace,
     )
+    draft_functions = reference.DRAFT_FUNCTIONS._replace(
+        open=partial(drafts.draft_open, native.tree_append)
+    )
     program = dict(
         beam_program=partial(TensorBeams, functions),
         skips_forced_logits=False,
-        draft_open=partial(drafts.draft_open, native.tree_append),
-        draft_commit=drafts.draft_commit,
+        draft_program=partial(TensorDrafts, functions, draft_functions),
     )
     return SimpleNamespace(**{**vars(native), **program})
 

@@ -19,6 +19,7 @@ from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.report import FinishedHypothesis, Report
+from pybeam.state.step import StepPlan
 from pybeam.stopping import Stop
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 
@@ -186,7 +187,7 @@ class Searches:
         slot = ints(moving + [EMPTY] * self.random(3))
         live = ints([*reversed(self.live), *[EMPTY] * (len(slot) - len(moving))])
         num_rows = int(self.states[0].beams.num_rows[slot.long()].sum()) + self.random(3)
-        steps = [state.begin(slot, num_rows, LENGTH) for state in self.states]
+        steps = [state.begin(StepPlan(slot, num_rows, LENGTH)) for state in self.states]
         _, given, own = steps
         inputs = [state._arrays.program.inputs() for state in self.states]
         for step, own_inputs in zip(steps, inputs, strict=True):
@@ -194,11 +195,12 @@ class Searches:
             assert_equal(own_inputs, inputs[0])
         logits = self.logits(given.rows.token.numel())
         seen = self.states[1]._arrays.processors(logits.clone(), given.rows)
-        survivors = given.kind.survivors(given.rows, seen)
+        survivors = given.survivors(seen)
         for state in self.states[:2]:
             state._arrays.program.take(slot, survivors)
         own.choose(logits)
-        results = [step.commit(live, wants_moves=True) for step in steps]
+        reports = [step.commit(live) for step in steps]
+        results = [(step.moves(), report) for step, report in zip(steps, reports, strict=True)]
         for state, (moves, report) in zip(self.states, results, strict=True):
             assert_equal(moves, results[0][0])
             assert_equal([report], [results[0][1]])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
 import pybeam
 from pybeam import processors
 from pybeam.engine.cuda_graphs import StepGraphs
-from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models.huggingface import wrap
 from support.device_loop import REQUESTS, assert_alike, run, torch_beams
@@ -44,8 +41,6 @@ SEARCHES = {
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in DENSE])
 def test_what_was_seen_twice_is_replayed(kind, search, graph_memory, monkeypatch):
-    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
-    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     model, (algorithm, schedule) = wrap(tiny_network(kind)), SEARCHES[search]
     sources = REQUESTS
     if model.takes_features:

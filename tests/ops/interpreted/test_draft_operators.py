@@ -11,8 +11,9 @@ import pybeam
 from pybeam import backends, drafts
 from pybeam.compat.fireredasr import CutScoring
 from pybeam.search.overrides import for_target, overridden
-from pybeam.state.beam_state import BeamState
+from pybeam.state.draft_state import DraftState
 from pybeam.state.new_beam import NewBeam
+from pybeam.state.step import StepPlan
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -39,7 +40,7 @@ class Searches:
         self.generator = torch.Generator().manual_seed(seed)
         eos_ids = (EOS,) if seed % 2 else (EOS, VOCAB - 1)
         self.states = [
-            BeamState(self.algorithm, eos_ids, backends.load(one), CPU, vocab_size=VOCAB)
+            DraftState(self.algorithm, eos_ids, backends.load(one), CPU, vocab_size=VOCAB)
             for one in ("native", "triton")
         ]
         self.live: list[int] = []
@@ -75,7 +76,7 @@ class Searches:
         native, ours = self.states
         slot = ints([p if self.random(4) else 0 for p in self.live] + [0] * self.random(3))
         num_rows = int(native.beams.num_rows[slot.long()].sum())
-        steps = [state.begin(slot, num_rows, LENGTH) for state in (native, ours)]
+        steps = [state.begin(StepPlan(slot, num_rows, LENGTH)) for state in (native, ours)]
         rows, others = (step.rows for step in steps)
         assert bits(rows.token) == bits(others.token)
         assert bits(rows.cell) == bits(others.cell)
@@ -85,10 +86,14 @@ class Searches:
         logits[torch.rand(num_rows, generator=self.generator) < 0.03] = -torch.inf
         if num_rows and self.random(9) == 0:
             logits[self.random(num_rows), 0] = torch.nan
-        survivors = steps[0].kind._selected(rows, logits)
+        survivors = steps[0].survivors(logits)
+        if self.random(2):
+            # the fused program chooses by itself
+            steps.pop(0).choose(logits)
+            native._arrays.program.commit(slot)
         for step in steps:
-            step.kind._survivors = survivors
-            step.commit(slot, wants_moves=False)
+            step._program.take(slot, survivors)
+            step.commit(slot)
 
     def close(self) -> None:
         reasons = self.states[0].beams.reason.tolist()

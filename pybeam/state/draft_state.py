@@ -1,0 +1,165 @@
+"""`DraftState`: sources that draft and verify, with paths instead of beams.
+
+The loop, sessions, processors and schedules are those of beams. The rows of a beam compete. Here the rows of
+a source are its last token and guesses of the tokens behind it, each the child of the one before. The tree
+is a path, and the masks that say which rows see a node are a staircase. `select` decides for every row as in
+greedy decoding, and a commit keeps the tokens that are proven.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.backends import Backend, poison
+from pybeam.backends.arrays import DRAFT_COLUMNS, NULL_SLOT, RUNNING, Drafts
+from pybeam.backends.tensor_beams import given_tokens, select_rows
+from pybeam.backends.transfer import all_to_device, to_device
+from pybeam.contracts import PAGE_CELLS, Survivors
+from pybeam.search.algorithms import Algorithm
+from pybeam.state.beam_state import BeamState
+from pybeam.state.forced_decoding import Entries, force
+from pybeam.state.live_arrays import INT
+from pybeam.state.new_beam import NewBeam
+from pybeam.state.step import Step
+
+
+class DraftStep(Step):
+    """A step of sources that have one hypothesis each."""
+
+    def _processed(self, logits: Tensor) -> Tensor:
+        chain = self._arrays.processors
+        if not chain.has_state:
+            return chain(logits, self.rows)
+        # the state at a guess follows from the state at the guess before it: one after another
+        rows = self.rows
+        num_rows = rows.token.numel()
+        # a source that has no such row writes to the last one, which nobody reads
+        result = logits.new_empty(num_rows + 1, logits.shape[1], dtype=chain.dtype(logits))
+        for q in range(self._arrays.width_capacity):
+            row = rows.offset[:-1] + q  # [A]
+            is_one = row < rows.offset[1:]
+            index = torch.where(is_one, row, 0)
+            value = chain(logits.index_select(0, index), rows.take(index, is_one))
+            result[torch.where(is_one, row, num_rows).long()] = value
+        return result[:num_rows]
+
+    def survivors(self, logits: Tensor) -> Survivors:
+        """Select apart from the program, so that targets have a say."""
+        arrays, rows, position = self._arrays, self.rows, self.rows.position
+        beams, p = arrays.beams, rows.row_slot.long()
+        given = beams, arrays.rules, arrays.active, rows.row_slot, position
+        chosen = select_rows(arrays.backend.select, *given, logits)
+        begin = beams.scored_from[p]
+        is_target = (position >= begin) & (position < begin + beams.target_length[p])
+        offset = torch.arange(len(logits) + 1, dtype=INT, device=logits.device)
+        return force(
+            chosen,
+            torch.where(is_target, given_tokens(beams, p, position), -1),
+            dataclasses.replace(rows, offset=offset),
+            Entries(logits.new_zeros(len(logits), dtype=torch.float32), offset),
+            logits,
+            arrays.eos_ids[0],
+            arrays.processors.normalises,
+        )
+
+
+class DraftState(BeamState):
+    """`BeamState` of an algorithm that guesses tokens ahead.
+
+    Args:
+        vocab_size, pad_id: those of the model.
+
+    Attributes:
+        reads_ahead: False, because guesses stand where a prefix would be read.
+    """
+
+    step = DraftStep
+    reads_ahead = False
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        eos_ids: tuple[int, ...],
+        backend: Backend,
+        device: torch.device,
+        *,
+        vocab_size: int,
+        pad_id: int = -1,
+    ) -> None:
+        assert vocab_size > 0, "guesses must be tokens of a vocabulary"
+        super().__init__(algorithm, eos_ids, backend, device)
+        # all logits are read
+        self._arrays.can_narrow = self._arrays.skips_forced = False
+        self._arrays.vocab_size, self._arrays.drafts = vocab_size, Drafts.empty(device)
+        # a guess of EOS would end every draft, so -1 repeats the token before it instead
+        self._pad_id = -1 if pad_id in eos_ids else pad_id
+
+    @property
+    def drafts(self) -> Drafts:
+        """The guesses."""
+        assert self._arrays.drafts is not None
+        return self._arrays.drafts
+
+    def _reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+        # there is one hypothesis, whatever `num_nodes` is, and guesses may stand behind the longest one
+        super()._reserve(num_slots, width, length, length + 2 * width)
+        self._arrays.drafts = self.drafts.reserved(num_slots, 0)
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        return *super().buffers(), *self.drafts
+
+    def _open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
+        """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
+        arrays = self._arrays
+        slots = [beam.slot for beam in beams]
+        lines = arrays.new_lines(beams)
+        arrays.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
+        draft_lines = []
+        for beam in beams:
+            guesses, algorithm = list(beam.guesses), beam.algorithm
+            self.drafts.guess[beam.slot, : len(guesses)] = to_device(guesses, INT, arrays.device)
+            assert algorithm.draft is not None and isinstance(algorithm.max_length, int)
+            draft_lines.append(
+                algorithm.draft.line(algorithm.max_length, len(guesses), self._pad_id)
+            )
+        ints = [[line[name] for name in DRAFT_COLUMNS] for line in draft_lines]
+        slot, own = all_to_device((slots, ints), arrays.device)
+        self.drafts.ints.index_copy_(0, slot.long(), own)
+        arrays.program.open(slots, *lines, start_id)
+        if arrays.device.type == "cpu":
+            return arrays.beams.num_rows[torch.tensor(slots)].tolist()
+        return [line["max_rows"] for line in draft_lines]
+
+    def _forget(self) -> None:
+        super()._forget()
+        is_empty = self.tree.num_pages == 0
+        poison.forget([array[1:] for array in self.drafts], is_empty[1:])
+
+    def check(self) -> None:
+        tree, beams = self._arrays.tree, self._arrays.beams
+        pages = tree.free_page[: int(tree.num_free_pages)].tolist()
+        for p in range(beams.num_rows.numel()):
+            owned = tree.page[p, : int(tree.num_pages[p])].tolist()
+            pages += owned
+            if p == NULL_SLOT or not owned or int(beams.reason[p]) != RUNNING:
+                assert not int(beams.num_rows[p]), f"slot {p} has rows and is not live"
+                continue
+            depth, n = int(beams.depth[p]), int(beams.num_rows[p])
+            assert n >= 1 and beams.is_alive[p].tolist() == [
+                q < n for q in range(self._arrays.width_capacity)
+            ]
+            assert int(tree.num_live[p]) == int(tree.num_nodes[p]) == depth + n
+            assert tree.row_node[p, :n].tolist() == list(range(depth, depth + n))
+            assert tree.parent[p, : depth + n].tolist() == list(range(-1, depth + n - 1))
+            cells = [PAGE_CELLS * q + u for q in owned for u in range(PAGE_CELLS)][: depth + n]
+            assert tree.live_cell[p, : depth + n].tolist() == cells, f"slot {p} has lost its cells"
+            assert tree.row_cell[p, :n].tolist() == cells[depth:]
+            seen = tree.live_mask[p, : depth + n]  # [n, W]
+            for q in range(n):
+                sees = (seen[:, q // 64] >> (q % 64) & 1).tolist()
+                assert sees == [u <= depth + q for u in range(depth + n)], f"row {q} of slot {p}"
+        assert sorted(pages) == list(range(tree.num_total_pages)), "a page has two owners or none"
