@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pybeam.speech.containers import Damaged, check_form, opened, reason_of, sound_of
-from pybeam.speech.truncation import LARGEST_WAV, check_length, check_wav, why_cut
+from pybeam.speech.truncation import LARGEST_WAV, check_wav, why_cut
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"
 # seconds of a recording, unless the caller says otherwise: a small file may hold years of silence
@@ -128,9 +128,7 @@ class SoundFile:
                 raise Damaged(
                     f"{self.name} has no sound, or is cut before it begins; fetch it again"
                 )
-            seconds = num_samples / rate
-            check_length(container, stream, self.name, seconds)
-            reason = why_cut(container, stream, file, seconds)
+            reason = why_cut(container, stream, file, self.name, num_samples / rate)
         if reason is not None and self._warn is not None:
             self._warn(f"{self.name} seems to be cut: {reason}")
         self._warn = None

@@ -6,7 +6,7 @@ import os
 import struct
 from typing import Any, BinaryIO
 
-from pybeam.speech.containers import Damaged
+from pybeam.speech.containers import Damaged, behind_tags
 
 # bytes of a WAV file's samples; a size from here on stands for one that is not known
 LARGEST_WAV = 0x7FFF0000
@@ -21,34 +21,38 @@ TOLERANCE, EXACT_TOLERANCE = 1.0, 0.5
 EXACT_LENGTHS = {"flac", "mov"}
 
 
-def why_cut(container: Any, stream: Any, source: BinaryIO, seconds: float) -> str | None:
+def why_cut(container: Any, stream: Any, source: BinaryIO, name: str, seconds: float) -> str | None:
     """Return why a file that is readable up to any place seems to be cut; None: nothing says so.
 
     Args:
         container, stream: the package av's.
         source: the file.
+        name: of the file, for errors.
         seconds: of the sound that was read.
+
+    Raises:
+        Damaged: the file says for certain that it has more.
     """
     forms = set(container.format.name.split(","))
     if "ogg" in forms:
         return None if _ends(source) else "its last page is missing"
-    expected = None
-    if "mp3" in forms and _has_length(source):
-        expected = stream.duration and float(stream.duration * stream.time_base)
-    elif "matroska" in forms:
-        expected = (container.duration or 0) / 1e6
-    if expected and seconds < expected - TOLERANCE:
-        return f"it says that it has {expected:.1f} s, but ends after {seconds:.1f} s"
+    stated = stream.duration and float(stream.duration * stream.time_base)
+    if "matroska" in forms:
+        stated = (container.duration or 0) / 1e6
+    is_exact = bool(forms & EXACT_LENGTHS)
+    if is_exact and stated and seconds < stated - EXACT_TOLERANCE:
+        raise Damaged(
+            f"{name} must have {stated:.1f} s, but ends after {seconds:.1f} s; fetch it again"
+        )
+    is_stated = "matroska" in forms or ("mp3" in forms and _has_length(source))
+    if is_stated and stated and seconds < stated - TOLERANCE:
+        return f"it says that it has {stated:.1f} s, but ends after {seconds:.1f} s"
     return None
 
 
 def _has_length(source: BinaryIO) -> bool:
     """Whether the first frame of an MP3 file says how long it is. Otherwise its length is a guess."""
-    kind, place = _piece(source, 0), 0
-    if kind[:3] == b"ID3":
-        # tags have a length of four times seven bits, and ten bytes before it
-        place = 10 + int("".join(f"{byte:07b}" for byte in kind[6:10]), 2)
-    first = _piece(source, place)[:FRAME]
+    first = _piece(source, behind_tags(source, "the file"))[:FRAME]
     return any(header in first for header in MP3_HEADERS)
 
 
@@ -58,17 +62,6 @@ def _ends(source: BinaryIO) -> bool:
     flags = piece.rfind(OGG_PAGE) + OGG_FLAGS
     # pages are at most so long, so that there is one
     return flags < len(piece) and bool(piece[flags] & OGG_LAST)
-
-
-def check_length(container: Any, stream: Any, name: str, seconds: float) -> None:
-    """Refuse a file of `seconds` that says for certain that it has more."""
-    if stream.duration is None or not EXACT_LENGTHS & set(container.format.name.split(",")):
-        return
-    expected = float(stream.duration * stream.time_base)
-    if seconds < expected - EXACT_TOLERANCE:
-        raise Damaged(
-            f"{name} must have {expected:.1f} s, but ends after {seconds:.1f} s; fetch it again"
-        )
 
 
 def check_wav(file: BinaryIO, name: str) -> None:
