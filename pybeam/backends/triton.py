@@ -29,7 +29,7 @@ from pybeam.backends.tensor_beams import (
     TensorDrafts,
 )
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
-from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams
+from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tree_append
 from pybeam.triton_kernels.beam import beam_plan as beam_plan
 from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
@@ -47,7 +47,7 @@ from pybeam.triton_kernels.rows import gather_rows as gather_rows
 from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
 from pybeam.triton_kernels.select import select as select
 from pybeam.triton_kernels.tree import backtrace as backtrace
-from pybeam.triton_kernels.tree import tree_append, tree_release
+from pybeam.triton_kernels.tree import tree_release
 
 
 def log_softmax(logits: Tensor) -> Tensor:

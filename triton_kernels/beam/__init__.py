@@ -1,4 +1,14 @@
-"""`beam_plan`, `beam_read`, `beam_commit` and `beam_report`: what a step does to beams, beside `select`."""
+"""`beam_plan`, `beam_read`, `beam_commit` and `beam_report`: what a step does to beams, beside `select`.
+
+`beam_commit` takes two launches, because the pages that a source gets depend on those that earlier sources
+take. The first launch (`tree/inherit.py`) says which live nodes the new rows see, frees the cells of nodes
+that no row sees any more, and counts the pages needed. In the second, every source adds up the counts before
+its own, takes its pages, appends its nodes, and makes its next beam. The result is the same as for one source
+after another. `tree_append` stops at the nodes.
+
+The engine must make room (`TokenTree.reserve`). If it did not, a survivor gets no node, cell or page.
+Nothing is ever written out of bounds.
+"""
 
 from typing import Any
 
@@ -11,13 +21,19 @@ from pybeam.triton_kernels.beam.columns import NUM_FINISHED
 from pybeam.triton_kernels.beam.commit import commit_kernel
 from pybeam.triton_kernels.beam.plan import plan_kernel
 from pybeam.triton_kernels.beam.read import BLOCK_SOURCES, NUM_REPORTED, read_kernel, report_kernel
-from pybeam.triton_kernels.tree import begin_append
+from pybeam.triton_kernels.tree.inherit import inherit_kernel
 
 BLOCK_REPORTED = 32
 # entries of a beam that one warp reads
 WARP_ENTRIES = 256
 # survivors that finish are read a few at a time, one by each thread
 WARP_SIZE = 32
+TILE_WORDS = 2048
+# rows of a beam that one warp moves
+WARP_ROWS = 128
+MAX_WARPS = 16
+# what the second launch is told where there are no beams
+NO_BEAMS = (*[None] * 8, 0, 0)
 
 
 def beam_plan(beams: Any, slot: Tensor, rules: Any) -> tuple[Tensor, Tensor]:
@@ -84,6 +100,12 @@ def beam_report(tree: Any, beams: Any, slot: Tensor) -> Tensor:
     return report
 
 
+def tree_append(tree: Any, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
+    """`pybeam.kvcache.token_tree.TokenTree.append`; `tree` is a `TreeArrays`."""
+    if slot.numel():
+        _commit(tree, slot, survivors, eos_id, NO_BEAMS, {})
+
+
 def beam_commit(
     tree: Any,
     beams: Any,
@@ -103,12 +125,10 @@ def beam_commit(
     if num_sources == 0:
         return source, target, beam_report(tree, beams, live)
     report = slot.new_empty(1 + (NUM_REPORTED.value + 1) * num_sources)
-    append = begin_append(tree, slot, survivors, rules.eos_id)
     max_finished = beams.finished_ints.shape[1]
     num_scratch = max_finished + survivors.token.shape[1] if rules.keeps_best else 0
     scratch = (num_sources, num_scratch, NUM_FINISHED.value)
-    commit_kernel[(num_sources,)](
-        *append.arguments,
+    arguments = (
         beams,
         (survivors.token if eos_token is None else eos_token).contiguous(),
         slot.new_empty(scratch),
@@ -119,13 +139,50 @@ def beam_commit(
         report,
         max_finished,
         num_scratch,
+    )
+    constants = dict(
         FINISHING=int(rules.finishing),
         KEEPS_BEST=bool(rules.keeps_best),
         TOP=int(rules.top),
         CERTIFICATE=int(rules.certificate),
-        MASK_WORDS=append.mask_words,
-        BLOCK_ROWS=append.block_rows,
-        CHUNK=min(append.block_rows, WARP_SIZE * append.num_warps),
-        num_warps=append.num_warps,
     )
+    _commit(tree, slot, survivors, rules.eos_id, arguments, constants)
     return source, target, report
+
+
+def _commit(
+    tree: Any,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_id: int,
+    of_beams: tuple,
+    constants: dict[str, int],
+) -> None:
+    """Make both launches, for at least one slot."""
+    num_sources = slot.numel()
+    slot, survivors = slot.contiguous(), Survivors(*[x.contiguous() for x in survivors])
+    lines = (tree.token, tree.row_node, tree.live_cell, tree.free_cell, tree.page)
+    most = (array.shape[1] for array in lines)
+    sizes = (survivors.token.shape[1], tree.page.shape[0], *most, tree.path.shape[2])
+    arguments = (tree, *survivors, slot, slot.new_empty(num_sources + 1), eos_id, *sizes)
+    mask_words = tree.live_mask.shape[2]
+    has_paths = mask_words == 0
+    block_rows = max(16, triton.next_power_of_2(tree.row_node.shape[1]))
+    num_warps = min(triton.cdiv(block_rows, WARP_ROWS), MAX_WARPS)
+    inherit_kernel[(num_sources,)](
+        *arguments,
+        slot.new_empty(num_sources, tree.live_cell.shape[1]) if has_paths else None,
+        MASK_WORDS=mask_words,
+        BLOCK_ROWS=block_rows,
+        BLOCK_CELLS=TILE_WORDS // (2 if has_paths else block_rows),
+        num_warps=max(4, num_warps) if has_paths else 4,
+    )
+    commit_kernel[(num_sources,)](
+        *arguments,
+        *of_beams,
+        MASK_WORDS=mask_words,
+        BLOCK_ROWS=block_rows,
+        CHUNK=min(block_rows, WARP_SIZE * num_warps),
+        num_warps=num_warps,
+        **constants,
+    )

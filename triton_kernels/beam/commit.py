@@ -144,7 +144,7 @@ def commit_kernel(
     max_free,
     max_pages,
     max_path,
-    beams,
+    beams,  # None: the tree grows, and that is all
     p_eos_token,
     p_scratch_ints,
     p_scratch_floats,
@@ -154,13 +154,13 @@ def commit_kernel(
     p_report,
     max_finished,
     num_scratch,
-    FINISHING: tl.constexpr,
-    KEEPS_BEST: tl.constexpr,
-    TOP: tl.constexpr,
-    CERTIFICATE: tl.constexpr,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
+    FINISHING: tl.constexpr = 0,
+    KEEPS_BEST: tl.constexpr = False,
+    TOP: tl.constexpr = 0,
+    CERTIFICATE: tl.constexpr = 0,
 ):
     await_kernels()
     survivors = Survivors(
@@ -179,62 +179,66 @@ def commit_kernel(
     )
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
-    if i_source == tl.num_programs(0) - 1:
-        tl.store(p_report, num_left - num_taken)
+    if beams is not None:
+        if i_source == tl.num_programs(0) - 1:
+            tl.store(p_report, num_left - num_taken)
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     o_row = tl.arange(0, BLOCK_ROWS)
     p_move = i_source.to(tl.int64) * max_rows + o_row
     if (i_slot < 0) | (i_slot >= num_slots):
-        tl.store(p_source + p_move, -1, mask=o_row < max_rows)
-        tl.store(p_target + p_move, -1, mask=o_row < max_rows)
-        report_line(tree, beams.ints, p_live, p_report, i_source)
+        if beams is not None:
+            tl.store(p_source + p_move, -1, mask=o_row < max_rows)
+            tl.store(p_target + p_move, -1, mask=o_row < max_rows)
+            report_line(tree, beams.ints, p_live, p_report, i_source)
         return
-    step = Step(tree, beams, survivors, p_eos_token, numbers, max_finished)
-    _, _, m_live, _ = survivors_of(survivors, numbers, BLOCK_ROWS)
-    first = tl.load(survivors.num_finished + i_source)
-    count = tl.minimum(tl.load(survivors.count + i_source), capacity)
-    num_rows = tl.sum(m_live.to(tl.int32), 0)
-    p_ints, _, listed = lines_of(beams, i_slot, max_finished)
-    if KEEPS_BEST:
-        o_list = i_source.to(tl.int64) * num_scratch * NUM_FINISHED
-        listed = Finished(p_scratch_ints + o_list, p_scratch_floats + o_list, num_scratch)
-    # an empty slot may be named many times and stays as it is
-    moves = tl.load(p_ints + INT_NUM_ENTRIES) > 0
-    reason, num_listed = 0, 0
-    if moves:
-        reason, num_listed = decide(
-            step,
-            listed,
-            i_slot,
-            first,
-            count,
-            num_rows,
-            FINISHING,
-            KEEPS_BEST,
-            TOP,
-            CERTIFICATE,
-            CHUNK,
-        )
+    if beams is not None:
+        step = Step(tree, beams, survivors, p_eos_token, numbers, max_finished)
+        _, _, m_live, _ = survivors_of(survivors, numbers, BLOCK_ROWS)
+        first = tl.load(survivors.num_finished + i_source)
+        count = tl.minimum(tl.load(survivors.count + i_source), capacity)
+        num_rows = tl.sum(m_live.to(tl.int32), 0)
+        p_ints, _, listed = lines_of(beams, i_slot, max_finished)
+        if KEEPS_BEST:
+            o_list = i_source.to(tl.int64) * num_scratch * NUM_FINISHED
+            listed = Finished(p_scratch_ints + o_list, p_scratch_floats + o_list, num_scratch)
+        # an empty slot may be named many times and stays as it is
+        moves = tl.load(p_ints + INT_NUM_ENTRIES) > 0
+        reason, num_listed = 0, 0
+        if moves:
+            reason, num_listed = decide(
+                step,
+                listed,
+                i_slot,
+                first,
+                count,
+                num_rows,
+                FINISHING,
+                KEEPS_BEST,
+                TOP,
+                CERTIFICATE,
+                CHUNK,
+            )
     # reads of the tree are done; rows are read again, because wide beams do not fit in registers
     append_nodes(tree, survivors, numbers, i_slot, num_left, num_taken, MASK_WORDS, BLOCK_ROWS)
-    if moves:
-        ends = (reason == STOP_EMPTY_BEAM) | (reason == STOP_MAX_LENGTH)
-        if KEEPS_BEST:
-            # some of what is left may be among the best
-            ends |= is_cut(p_ints) & (reason != STOP_ERROR)
-        # every thread sees the new nodes
+    if beams is not None:
+        if moves:
+            ends = (reason == STOP_EMPTY_BEAM) | (reason == STOP_MAX_LENGTH)
+            if KEEPS_BEST:
+                # some of what is left may be among the best
+                ends |= is_cut(p_ints) & (reason != STOP_ERROR)
+            # every thread sees the new nodes
+            tl.debug_barrier()
+            if ends:
+                count = tl.minimum(count, first + max_rows)
+                finish_left(step, listed, i_slot, first, count, num_listed, KEEPS_BEST, CHUNK)
+            holds: tl.constexpr = FINISHING == HELD
+            replace_beam(step, p_ints, i_slot, reason, num_rows, holds, BLOCK_ROWS)
+        _, _, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
+        first_entry = (i_slot * max_rows).to(tl.int32)
+        b_source = tl.where(m_live, first_entry + tl.maximum(b_parent, 0), -1)
+        tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
+        b_target = tl.where(m_live, first_entry + o_row, -1)
+        tl.store(p_target + p_move, b_target, mask=o_row < max_rows)
+        # what one thread wrote all can read
         tl.debug_barrier()
-        if ends:
-            count = tl.minimum(count, first + max_rows)
-            finish_left(step, listed, i_slot, first, count, num_listed, KEEPS_BEST, CHUNK)
-        holds: tl.constexpr = FINISHING == HELD
-        replace_beam(step, p_ints, i_slot, reason, num_rows, holds, BLOCK_ROWS)
-    _, _, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
-    first_entry = (i_slot * max_rows).to(tl.int32)
-    b_source = tl.where(m_live, first_entry + tl.maximum(b_parent, 0), -1)
-    tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
-    b_target = tl.where(m_live, first_entry + o_row, -1)
-    tl.store(p_target + p_move, b_target, mask=o_row < max_rows)
-    # what one thread wrote all can read
-    tl.debug_barrier()
-    report_line(tree, beams.ints, p_live, p_report, i_source)
+        report_line(tree, beams.ints, p_live, p_report, i_source)

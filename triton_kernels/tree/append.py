@@ -1,18 +1,13 @@
-"""The second launch of `tree_append`: every source takes its pages and appends its nodes."""
+"""The second launch of a step of the tree: every source takes its pages and appends its nodes."""
 
 import triton
 import triton.language as tl
 
-from pybeam.contracts import Survivors
 from pybeam.triton_kernels.arithmetic import exclusive_sum
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree.masks import row_bits
 from pybeam.triton_kernels.tree.paths import extend_paths
 from pybeam.triton_kernels.tree.survivors import (
-    LISTS,
-    NUMBERS,
     PAGE_CELLS,
-    Numbers,
     survivors_of,
 )
 
@@ -120,51 +115,3 @@ def append_nodes(
     tl.store(tree.num_pages + i_slot, num_pages + num_taken)
     tl.store(tree.num_nodes + i_slot, num_nodes + num_new)
     tl.store(tree.num_live + i_slot, num_live + num_new)
-
-
-@begins_early
-@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
-def append_kernel(
-    tree,
-    p_token,
-    p_parent,
-    p_score,
-    p_log_prob,
-    p_count,
-    p_num_finished,
-    p_has_nan,
-    p_slot,
-    p_needed,
-    eos_id,
-    capacity,
-    num_slots,
-    max_nodes,
-    max_rows,
-    max_live,
-    max_free,
-    max_pages,
-    max_path,
-    MASK_WORDS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-):
-    await_kernels()
-    survivors = Survivors(
-        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
-    )
-    numbers = Numbers(
-        eos_id,
-        capacity,
-        num_slots,
-        max_nodes,
-        max_rows,
-        max_live,
-        max_free,
-        max_pages,
-        max_path,
-    )
-    i_source = tl.program_id(0)
-    num_left, num_taken = take_pages(tree, p_needed, i_source)
-    i_slot = tl.load(p_slot + i_source).to(tl.int64)
-    if (i_slot < 0) | (i_slot >= num_slots):
-        return
-    append_nodes(tree, survivors, numbers, i_slot, num_left, num_taken, MASK_WORDS, BLOCK_ROWS)
