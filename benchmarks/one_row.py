@@ -9,7 +9,7 @@ before it and of the source:
     unexplained = 1 - explained / step
 
 t is the mean number of tokens before it, E the length of the source. The bandwidth is that of
-`torch.sum` over as many bytes, again and again, so that they lie in the same cache; the rate that of
+`torch.amax` over as many bytes, again and again, so that they lie in the same cache; the rate that of
 torch's product of two square matrices of the same type.
 """
 

@@ -31,7 +31,8 @@ class GatherRows(Kernel):
         source = target // 5 * 5
         self._wanted = source.long()
         self.copies = [(self.changes, source, target)] * CALLS
-        self.work = Work(2 * 4 * num_rows * size * torch_dtype.itemsize, 0)
+        # one row of a beam is read, and the four others are written
+        self.work = Work(4 * num_rows * size * torch_dtype.itemsize, 0)
 
     def in_torch(self, states: list[Tensor], source: Tensor, target: Tensor) -> None:
         for state in states:
