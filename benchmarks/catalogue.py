@@ -31,7 +31,7 @@ from benchmarks.meter import resident_bytes
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
 from pybeam.catalogue import allowed_items
-from pybeam.models.causal.model import CausalTransformer
+from pybeam.models.transformer.causal import CausalTransformer
 
 DEPTH, CODES = 4, 256
 PAD, START, EOS, FIRST = 1, 0, 2, 3

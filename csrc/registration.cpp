@@ -13,7 +13,6 @@
 #include "ops/mixture.h"
 #include "ops/prompt_attention.h"
 #include "ops/python_beam_program.h"
-#include "ops/python_causal_program.h"
 #include "ops/python_layer_program.h"
 #include "ops/rms_norm.h"
 #include "ops/rotary.h"
@@ -134,8 +133,7 @@ PyMODINIT_FUNC PyInit__C() {
     static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
     PyObject* module = PyModule_Create(&definition);
     if (module == nullptr) return nullptr;
-    const bool is_whole = pybeam::add_beam_program(module) && pybeam::add_layer_program(module) &&
-                          pybeam::add_causal_program(module);
+    const bool is_whole = pybeam::add_beam_program(module) && pybeam::add_layer_program(module);
     if (!is_whole) Py_CLEAR(module);
     return module;
 }

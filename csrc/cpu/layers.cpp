@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <stdexcept>
+#include <string>
 
 #include "../dispatch.h"
 #include "../params/layer_norm.h"
@@ -16,12 +17,14 @@ struct Buffers {
     Buffers(const LayersParams& params, Arrays& arrays)
         : x(arrays.floats(params.size)),
           normal(arrays.floats(params.size)),
-          qkv(arrays.floats(3 * params.attended_size)),
-          attended(arrays.floats(params.attended_size)),
+          qkv(arrays.floats(params.qkv_size())),
+          attended(arrays.floats(params.attended_size())),
           inner(arrays.floats((params.is_gated ? 2 : 1) * params.inner_size)),
-          prepared(arrays, std::max({params.size, params.inner_size, params.attended_size})) {}
+          prepared(arrays, std::max({params.size, params.inner_size, params.attended_size()})) {}
 
-    float *x, *normal, *qkv, *attended, *inner;
+    float* x;
+    float* normal;  // norms of x, or what a norm makes of before it is added to x
+    float *qkv, *attended, *inner;
     PreparedRows prepared;
 };
 
@@ -37,7 +40,7 @@ class Member : Sublayers {
     void run() {
         if (p_.embed != nullptr) embed();
         for (size_t i = 0; i < p_.layers.size(); ++i) run_layer(i);
-        finish();
+        if (p_.out != nullptr) finish();
     }
 
   private:
@@ -45,130 +48,168 @@ class Member : Sublayers {
         EmbedParams params = *p_.embed;
         params.y = x_;
         for_rows([&](int64_t row) { embed_row(params, row); });
-        if (p_.embedding_norm.weight != nullptr) waiting_ = &p_.embedding_norm;
+        behind_ = p_.embedding_norm;
     }
 
     void run_layer(size_t i) {
         const LayerWeights& layer = p_.layers[i];
-        const int64_t size = p_.attended_size;
-        multiply(layer.qkv, input_norm(layer.self_norm), x_, b_.qkv);
-        if (p_.own_pool.is_there) {
-            write_cells(i);
-            attend(p_.own, i, p_.own_pool, b_.qkv, 3 * size, b_.attended);
-        } else {
-            attend_rows();
-        }
-        add(layer.self_out, b_.attended);
-        behind(layer.self_norm);
+        read(layer.self_norms, layer.qkv, b_.qkv);
+        place_keys(layer, i);
+        // nobody reads what follows the last keys and values
+        if (p_.out == nullptr && i + 1 == p_.layers.size()) return;
+        attend_own(layer, i);
+        if (p_.is_parallel) read_inner(layer);
+        add(layer.self_out, b_.attended, layer.self_norms);
         if (p_.cross_pool.is_there) {
-            multiply(layer.cross_query, input_norm(layer.cross_norm), x_, b_.qkv);
-            attend(p_.cross, i, p_.cross_pool, b_.qkv, size, b_.attended);
-            add(layer.cross_out, b_.attended);
-            behind(layer.cross_norm);
+            read(layer.cross_norms, layer.cross_query, b_.qkv);
+            attend(p_.cross, i, p_.cross_pool, b_.qkv, p_.attended_size(), b_.attended);
+            add(layer.cross_out, b_.attended, layer.cross_norms);
         }
-        run_inner(layer);
-        behind(layer.inner_norm);
+        if (!p_.is_parallel) read_inner(layer);
+        add(layer.inner_out, b_.inner, layer.inner_norms, (p_.is_gated ? 2 : 1) * p_.inner_size);
     }
 
-    void run_inner(const LayerWeights& layer) {
-        const NormWeights* norm = input_norm(layer.inner_norm);
-        if (!p_.is_gated) {
-            multiply(layer.inner, norm, x_, b_.inner, p_.activation);
-            return add(layer.inner_out, b_.inner);
-        }
-        multiply(layer.inner, norm, x_, b_.inner);
-        gate(p_.activation, b_.inner, p_.inner_size);
-        add(layer.inner_out, b_.inner, 2 * p_.inner_size);
+    void read_inner(const LayerWeights& layer) {
+        const Activation activation = p_.is_gated ? Activation::kNone : p_.activation;
+        read(layer.inner_norms, layer.inner, b_.inner, activation);
+        if (p_.is_gated) gate(p_.activation, b_.inner, p_.inner_size);
     }
 
-    // The norm before a sublayer; null: x is its input.
-    const NormWeights* input_norm(const NormWeights& norm) const {
-        return p_.is_pre_norm ? &norm : nullptr;
-    }
-
-    // The norm behind a sublayer waits for the rows to be read.
-    void behind(const NormWeights& norm) {
-        if (!p_.is_pre_norm) waiting_ = &norm;
+    void read(const SublayerNorms& norms, const LinearWeights& weights, float* y,
+              Activation activation = Activation::kNone) {
+        read(norms.before, weights, y, activation);
     }
 
     // y = f(W x + b), x normalised first where there is a norm.
-    void multiply(const LinearWeights& weights, const NormWeights* norm, float* x, float* y,
-                  Activation activation = Activation::kNone) {
-        const float* input = norm == nullptr ? x : b_.normal;
+    void read(const NormWeights& norm, const LinearWeights& weights, float* y,
+              Activation activation) {
+        const bool has_norm = norm.weight != nullptr;
+        const float* input = has_norm ? b_.normal : x_;
         run_product(product(weights, input, y, activation, false), [&](int64_t row) {
-            normalise_waiting(row);
-            if (norm != nullptr) normalise(*norm, row, x, b_.normal);
+            settle(row);
+            if (has_norm) normalise(norm, x_of(row), p_.size, b_.normal + row * p_.size);
         });
-        waiting_ = nullptr;
+        added_ = behind_ = {};
     }
 
-    // x += W y + b. Rows of y are `stride` apart; 0: they stand side by side.
-    void add(const LinearWeights& weights, const float* y, int64_t stride = 0) {
-        run_product(product(weights, y, x_, Activation::kNone, true, stride), NoNorm());
+    // x += W y + b, or what a norm makes of it. Rows of y are `stride` apart; 0: they stand side by
+    // side.
+    void add(const LinearWeights& weights, const float* y, const SublayerNorms& norms,
+             int64_t stride = 0) {
+        const bool adds = norms.added.weight == nullptr;
+        float* to = adds ? x_ : b_.normal;
+        run_product(product(weights, y, to, Activation::kNone, adds, stride), NoNorm());
+        added_ = norms.added;
+        behind_ = norms.behind;
     }
 
-    void write_cells(size_t layer) {
-        const int64_t size = 2 * p_.attended_size;  // of a key and a value
-        float* const pool =
-            static_cast<float*>(p_.own_pool.data) + layer * p_.own_pool.layer_stride;
-        for_rows([&](int64_t row) {
-            if (p_.cell[row] < 0) return;
-            std::memcpy(pool + p_.cell[row] * size,
-                        b_.qkv + row * 3 * p_.attended_size + p_.attended_size,
-                        size * sizeof(float));
-        });
+    // Norms behind a sublayer wait for the rows to be read.
+    void settle(int64_t row) const {
+        float* const x = x_of(row);
+        if (added_.weight != nullptr) {
+            float* const added = b_.normal + row * p_.size;
+            normalise(added_, added, p_.size, added);
+            for (int64_t d = 0; d < p_.size; ++d) x[d] += added[d];
+        }
+        if (behind_.weight != nullptr) normalise(behind_, x, p_.size, x);
     }
 
-    // Attention of an encoder: cells are rows.
-    void attend_rows() {
+    // Norms and rotary embeddings of queries and keys, while they are in the cache. Keys and values
+    // go to their cells.
+    void place_keys(const LayerWeights& layer, size_t i) const {
+        const bool turns = layer.rotary >= 0 || layer.query_norm.weight != nullptr;
+        if (!turns && !p_.own_pool.is_there) return;
+        const int64_t keys = p_.num_key_heads * p_.head_size;
+        float* const pool = static_cast<float*>(p_.own_pool.data) + i * p_.own_pool.layer_stride;
+        const auto place_row = [&](int64_t row) {
+            float* const query = b_.qkv + row * p_.qkv_size();
+            float* const key = query + p_.attended_size();
+            if (turns) {
+                turn(layer, layer.query_norm, row, query, p_.num_heads);
+                turn(layer, layer.key_norm, row, key, p_.num_key_heads);
+            }
+            if (!p_.own_pool.is_there || p_.cell[row] < 0) return;
+            std::memcpy(pool + p_.cell[row] * 2 * keys, key, 2 * keys * sizeof(float));
+        };
+        for_rows(place_row, turns ? 1 : 8);
+    }
+
+    void turn(const LayerWeights& layer, const NormWeights& norm, int64_t row, float* x,
+              int64_t num_heads) const {
+        for (float* head = x; head < x + num_heads * p_.head_size; head += p_.head_size) {
+            if (norm.weight != nullptr) normalise(norm, head, p_.head_size, head);
+            if (layer.rotary < 0) continue;
+            const RotaryTable& table = p_.rotary[layer.rotary];
+            const int64_t angles = p_.place[row] * table.half;
+            kernels().rotate_head(head, table.cos + angles, table.sin + angles, table.half, head);
+        }
+    }
+
+    void attend_own(const LayerWeights& layer, size_t i) const {
         TreeAttentionParams params = p_.own;
-        const int64_t size = p_.attended_size;
-        params.key = b_.qkv + size;
-        params.value = b_.qkv + 2 * size;
-        params.key_cell_stride = params.value_cell_stride = 3 * size;
-        run_attention(params, b_.qkv, 3 * size, b_.attended);
+        params.window = layer.window;
+        if (p_.own_pool.is_there) {
+            return attend(params, i, p_.own_pool, b_.qkv, p_.qkv_size(), b_.attended);
+        }
+        // an encoder's cells are rows
+        params.key = b_.qkv + p_.attended_size();
+        params.value = b_.qkv + p_.attended_size() + p_.num_key_heads * p_.head_size;
+        params.key_cell_stride = params.value_cell_stride = p_.qkv_size();
+        run_attention(params, b_.qkv, p_.qkv_size(), b_.attended);
     }
 
+    // Logits, or the last states where there is no output layer.
     void finish() {
-        const bool has_norm = p_.final_norm.weight != nullptr;
         if (p_.output.weight != nullptr) {
-            multiply(p_.output, has_norm ? &p_.final_norm : nullptr, x_, p_.out);
+            read(p_.final_norm, p_.output, p_.out, Activation::kNone);
+            if (p_.output_soft_cap != 0.0f) cap();
             return;
         }
         for_rows([&](int64_t row) {
-            normalise_waiting(row);
-            if (has_norm) return normalise(p_.final_norm, row, x_, p_.out);
-            std::memcpy(p_.out + row * p_.size, x_ + row * p_.size, p_.size * sizeof(float));
+            settle(row);
+            float* const out = p_.out + row * p_.size;
+            if (p_.final_norm.weight != nullptr) {
+                return normalise(p_.final_norm, x_of(row), p_.size, out);
+            }
+            std::memcpy(out, x_of(row), p_.size * sizeof(float));
         });
     }
 
-    void normalise_waiting(int64_t row) const {
-        if (waiting_ != nullptr) normalise(*waiting_, row, x_, x_);
+    void cap() const {
+        constexpr int64_t kColumns = 4096;  // of one task
+        const int64_t size = num_rows_ * p_.output.num_columns;
+        team_.for_each((size + kColumns - 1) / kColumns, [&](int64_t task) {
+            const int64_t first = task * kColumns;
+            kernels().soft_cap(p_.output_soft_cap, std::min(kColumns, size - first),
+                               p_.out + first);
+        });
     }
 
-    void normalise(const NormWeights& norm, int64_t row, const float* x, float* y) const {
+    float* x_of(int64_t row) const { return x_ + row * p_.size; }
+
+    // y [size] = the norm of x [size].
+    void normalise(const NormWeights& norm, const float* x, int64_t size, float* y) const {
         if (norm.bias == nullptr) {
-            const int64_t first = row * p_.size;
-            return kernels().rms_norm_row(x + first, norm.weight, p_.epsilon, p_.size, y + first);
+            return kernels().rms_norm_row(x, norm.weight, p_.epsilon, size, y);
         }
         LayerNormParams params{};
         params.x = x;
-        params.x_stride = params.size = p_.size;
+        params.size = size;
         params.weight = norm.weight;
         params.bias = norm.bias;
         params.epsilon = p_.epsilon;
         params.y = y;
-        kernels().normalise_row(params, row);
+        kernels().normalise_row(params, 0);
     }
 
     const LayersParams& p_;
     const Buffers& b_;
     float* const x_;
-    const NormWeights* waiting_ = nullptr;  // x has not been normalised yet
+    NormWeights added_{}, behind_{};  // norms that x has not been given yet
 };
 
 int64_t work_of(const LayersParams& params) {
-    int64_t work = pybeam::work_of(params.output);
+    int64_t work = params.out == nullptr ? 0 : work_of(params.output);
     for (const LayerWeights& layer : params.layers) {
         for (const LinearWeights* weights : {&layer.qkv, &layer.self_out, &layer.cross_query,
                                              &layer.cross_out, &layer.inner, &layer.inner_out}) {
@@ -178,11 +219,24 @@ int64_t work_of(const LayersParams& params) {
     return work * params.num_rows;
 }
 
+// Raises std::runtime_error if a cell that a row is written to is not in the pool.
+void check_cells(const LayerPool& pool, const int32_t* cell, int64_t num_rows) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+        if (cell[row] >= -1 && cell[row] < pool.num_cells) continue;
+        throw std::runtime_error("layers: `cell` must be from 0 to " +
+                                 std::to_string(pool.num_cells - 1) + ", or -1 for none, but is " +
+                                 std::to_string(cell[row]));
+    }
+}
+
 void check(const LayersParams& params) {
     if (params.embed != nullptr) check_embed(*params.embed);
     check_addresses(params.own);
     if (params.cross_pool.is_there) check_addresses(params.cross);
     if (params.own_pool.is_there) check_cells(params.own_pool, params.cell, params.num_rows);
+    for (const RotaryTable& table : params.rotary) {
+        check_positions(params.place, params.num_rows, table);
+    }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The steps that the sublayers of all stacks share.
+// The steps of which sublayers are made.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "../dispatch.h"
-#include "../params/sublayers.h"
+#include "../params/layers.h"
 #include "../scratch.h"
 #include "linear.h"
 #include "team.h"
@@ -224,8 +224,5 @@ void run_members(const Params& params, TreeAttentionParams attention, int64_t wo
     Team::run(team_size(work, params.num_threads),
               [&](const Team& team) { Member(params, buffers, team).run(); });
 }
-
-// Raises std::runtime_error if a cell that a row is written to is not in the pool.
-void check_cells(const LayerPool& pool, const int32_t* cell, int64_t num_rows);
 
 }  // namespace pybeam

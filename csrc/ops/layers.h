@@ -1,6 +1,7 @@
 // The layers of a transformer in one call.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "../params/layers.h"
@@ -13,28 +14,32 @@ namespace pybeam {
 
 // The shapes and facts of a stack.
 struct StackShape {
-    int64_t num_layers;
     int64_t inner_size;
     Activation activation;
-    bool is_pre_norm;
-    bool has_cross;  // a decoder's layers attend over encoder states
+    bool is_gated;     // inner layers have twice the columns: gates, then what they gate
+    bool is_parallel;  // inner layers read what attention reads
+    bool has_cross;    // a decoder's layers attend over encoder states
     double epsilon;
-    int64_t num_heads;
-    double scale;
-    int64_t num_columns;  // of the output layer, 0: there is none
+    Heads heads;
+    double scale;            // of queries times keys
+    double soft_cap;         // of scores, 0: none
+    double output_soft_cap;  // of logits, 0: none
+    int64_t num_columns;     // of the output layer, 0: there is none
     double embedding_scale;
-    int64_t num_tokens;  // of the token table, 0: there is none
-    int64_t head_size;
-    bool is_gated;        // inner layers have twice the columns: gates, then what they gate
-    int64_t bias_origin;  // the column of position biases for distance 0
+    int64_t num_tokens;           // of the token table, 0: there is none
+    int64_t bias_origin;          // the column of position biases for distance 0
+    int64_t num_tables;           // of rotary embeddings
+    std::vector<int32_t> window;  // by layer, 0: none
+    std::vector<int32_t> rotary;  // by layer, which table; -1: none
 };
 
 // The cells that rows attend over in one call.
 struct StackCells {
-    OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, heads, head size]
+    OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, key heads, head size]
     OptionalTensor cell;                  // [rows], where each row's key and value go
     std::vector<Tensor> own, cross;
-    // of rows, and of what stands in the cells of `own`, where there are position biases
+    // of rows, and of what stands in the cells of `own`, where distances matter. With the first
+    // alone, rows are those of prompts: each sees the cells of its prompt up to its own position.
     OptionalTensor position, cell_position;
 };
 
@@ -43,64 +48,85 @@ class LayerProgram {
   public:
     // The weights must live as long as the program.
     LayerProgram(const std::vector<Tensor>& weights, const StackShape& shape) : shape_(shape) {
-        PYBEAM_CHECK_VALUE(shape.num_layers >= 0 && shape.inner_size > 0 && shape.num_columns >= 0,
-                           "the numbers of a stack must be positive, but it has ", shape.num_layers,
-                           " layers of inner size ", shape.inner_size, " and ", shape.num_columns,
-                           " columns");
+        check_shape();
         WeightReader reader(weights);
         read_embedding(reader);
-        PYBEAM_CHECK_VALUE(shape.num_heads > 0 && shape.head_size > 0,
-                           "`num_heads` and `head_size` must be positive, but are ",
-                           shape.num_heads, " and ", shape.head_size);
-        heads_ = {shape.num_heads, shape.num_heads, shape.head_size};
-        params_.is_pre_norm = shape.is_pre_norm;
         params_.activation = shape.activation;
-        params_.epsilon = static_cast<float>(shape.epsilon);
-        params_.size = size_;
-        params_.inner_size = shape.inner_size;
-        params_.attended_size = heads_.num * heads_.size;
         params_.is_gated = shape.is_gated;
-        params_.embedding_norm = reader.norm(size_);
-        params_.final_norm = reader.norm(size_);
-        params_.output = reader.linear(shape.num_columns, size_);
+        params_.is_parallel = shape.is_parallel;
+        params_.epsilon = static_cast<float>(shape.epsilon);
+        params_.output_soft_cap = static_cast<float>(shape.output_soft_cap);
+        params_.inner_size = shape.inner_size;
+        params_.num_heads = shape.heads.num;
+        params_.num_key_heads = shape.heads.num_keys;
+        params_.head_size = shape.heads.size;
+        params_.embedding_norm = reader.norm(params_.size);
+        params_.final_norm = reader.norm(params_.size);
+        params_.output = reader.linear(shape.num_columns, params_.size);
         PYBEAM_CHECK_VALUE((params_.output.weight != nullptr) == (shape.num_columns > 0),
                            "`weights` must have an output layer of ", shape.num_columns,
-                           " columns");
+                           " columns, and none for 0");
         read_bias(reader);
-        for (int64_t i = 0; i < shape.num_layers; ++i) params_.layers.push_back(layer(reader, i));
+        for (int64_t i = 0; i < shape.num_tables; ++i) params_.rotary.push_back(rotary(reader));
+        for (size_t i = 0; i < shape.window.size(); ++i) params_.layers.push_back(layer(reader, i));
         PYBEAM_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights.size());
     }
 
-    // Runs the layers on tokens at positions, both [rows].
-    void run(const Tensor& out, const Tensor& token, const Tensor& position,
+    // Runs the layers on tokens [rows] at places [rows] in the tables of positions. Without `out`
+    // keys and values are written alone.
+    void run(const OptionalTensor& out, const Tensor& token, const Tensor& place,
              const StackCells& cells) const {
         PYBEAM_CHECK_VALUE(shape_.num_tokens > 0, "`weights` must have a token table");
         check_dim("token", token, 1);
         const int64_t num_rows = token.size(0);
         EmbedParams embed = embed_;
         embed.token = state<int32_t>("token", token, ScalarType::kInt32, {num_rows});
-        embed.position = state<int32_t>("position", position, ScalarType::kInt32, {num_rows});
+        embed.position = state<int32_t>("place", place, ScalarType::kInt32, {num_rows});
         embed.num_rows = num_rows;
         embed.num_threads = 1;
         LayersParams params = params_of(out, num_rows, cells);
         params.embed = &embed;
+        params.place = embed.position;
         launch_layers(params);
     }
 
     // Runs the layers on x [rows, size], which is overwritten.
-    void run(const Tensor& out, const Tensor& x, const StackCells& cells) const {
+    void run(const OptionalTensor& out, const Tensor& x, const StackCells& cells) const {
+        PYBEAM_CHECK_VALUE(params_.rotary.empty(), "rotary embeddings need tokens and places");
         check_dim("x", x, 2);
         LayersParams params = params_of(out, x.size(0), cells);
-        params.x = state<float>("x", x, ScalarType::kFloat32, {x.size(0), size_});
+        params.x = state<float>("x", x, ScalarType::kFloat32, {x.size(0), params.size});
         params.embedding_norm = {};
         launch_layers(params);
     }
 
   private:
+    void check_shape() const {
+        const Heads& heads = shape_.heads;
+        PYBEAM_CHECK_VALUE(shape_.inner_size > 0 && shape_.num_columns >= 0,
+                           "the numbers of a stack must be positive, but it has an inner size of ",
+                           shape_.inner_size, " and ", shape_.num_columns, " columns");
+        PYBEAM_CHECK_VALUE(heads.num_keys > 0 && heads.num > 0 && heads.num % heads.num_keys == 0,
+                           "`num_heads` must be a multiple of `num_key_heads`, but they are ",
+                           heads.num, " and ", heads.num_keys);
+        PYBEAM_CHECK_VALUE(heads.size > 0, "`head_size` must be positive, but is ", heads.size);
+        PYBEAM_CHECK_VALUE(shape_.window.size() == shape_.rotary.size(),
+                           "`window` and `rotary` must have an entry per layer, but have ",
+                           shape_.window.size(), " and ", shape_.rotary.size());
+        for (const int32_t window : shape_.window) {
+            PYBEAM_CHECK_VALUE(window >= 0, "`window` must be at least 0, but is ", window);
+        }
+        for (const int32_t table : shape_.rotary) {
+            PYBEAM_CHECK_VALUE(table >= -1 && table < shape_.num_tables,
+                               "`rotary` must be from 0 to ", shape_.num_tables - 1,
+                               ", or -1 for none, but is ", table);
+        }
+    }
+
     void read_embedding(WeightReader& reader) {
         const Tensor &table = reader.next(), &scale = reader.next(), &positions = reader.next();
         check_dim("position_table", positions, 2);
-        size_ = positions.size(1);
+        params_.size = positions.size(1);
         if (shape_.num_tokens == 0) return;
         embed_ = embed_of(table, WeightReader::some(scale), shape_.num_tokens, positions,
                           shape_.embedding_scale);
@@ -112,78 +138,104 @@ class LayerProgram {
         if (bias.numel() == 0) return;
         check_dim("bias", bias, 2);
         bias_size_ = bias.size(1);
-        bias_ = state<float>("bias", bias, ScalarType::kFloat32, {heads_.num, bias_size_});
+        bias_ = state<float>("bias", bias, ScalarType::kFloat32, {shape_.heads.num, bias_size_});
     }
 
-    LayerWeights layer(WeightReader& reader, int64_t i) const {
+    RotaryTable rotary(WeightReader& reader) const {
+        const Tensor &cos = reader.next(), &sin = reader.next();
+        check_dim("cos", cos, 2);
+        const int64_t num_positions = cos.size(0), half = cos.size(1);
+        PYBEAM_CHECK_VALUE(2 * half <= shape_.heads.size, "`cos` must have at most ",
+                           shape_.heads.size / 2, " columns, but has ", half);
+        return {state<float>("cos", cos, ScalarType::kFloat32, {num_positions, half}),
+                state<float>("sin", sin, ScalarType::kFloat32, {num_positions, half}),
+                num_positions, half};
+    }
+
+    LayerWeights layer(WeightReader& reader, size_t i) const {
+        const Heads& heads = shape_.heads;
+        const int64_t size = params_.size, attended = params_.attended_size();
         LayerWeights layer{};
-        layer.self_norm = reader.norm(size_);
-        const int64_t attended = params_.attended_size;
-        layer.qkv = reader.linear(3 * attended, size_);
-        layer.self_out = reader.linear(size_, attended);
+        layer.self_norms = reader.norms(size);
+        layer.qkv = reader.matrix(params_.qkv_size(), size);
+        layer.query_norm = reader.norm(heads.size);
+        layer.key_norm = reader.norm(heads.size);
+        layer.self_out = reader.matrix(size, attended);
         if (shape_.has_cross) {
-            layer.cross_norm = reader.norm(size_);
-            layer.cross_query = reader.linear(attended, size_);
-            layer.cross_out = reader.linear(size_, attended);
+            layer.cross_norms = reader.norms(size);
+            layer.cross_query = reader.matrix(attended, size);
+            layer.cross_out = reader.matrix(size, attended);
         }
-        layer.inner_norm = reader.norm(size_);
-        layer.inner = reader.linear((shape_.is_gated ? 2 : 1) * shape_.inner_size, size_);
-        layer.inner_out = reader.linear(size_, shape_.inner_size);
-        const bool is_whole = layer.qkv.weight != nullptr && layer.self_out.weight != nullptr &&
-                              layer.inner.weight != nullptr && layer.inner_out.weight != nullptr &&
-                              (!shape_.has_cross || (layer.cross_query.weight != nullptr &&
-                                                     layer.cross_out.weight != nullptr));
-        PYBEAM_CHECK_VALUE(is_whole, "`weights` lacks a matrix of layer ", i);
-        const bool is_normed = layer.self_norm.weight != nullptr &&
-                               layer.inner_norm.weight != nullptr &&
-                               (!shape_.has_cross || layer.cross_norm.weight != nullptr);
-        PYBEAM_CHECK_VALUE(is_normed, "`weights` lacks a norm of layer ", i);
+        layer.inner_norms = reader.norms(size);
+        layer.inner = reader.matrix((shape_.is_gated ? 2 : 1) * shape_.inner_size, size);
+        layer.inner_out = reader.matrix(size, shape_.inner_size);
+        layer.window = shape_.window[i];
+        layer.rotary = shape_.rotary[i];
+        PYBEAM_CHECK_VALUE(!shape_.is_parallel || (layer.self_norms.added.weight == nullptr &&
+                                                   layer.inner_norms.added.weight == nullptr),
+                           "`weights` must have no norms of what parallel sublayers add");
         return layer;
     }
 
-    LayersParams params_of(const Tensor& out, int64_t num_rows, const StackCells& cells) const {
-        const int64_t layers = shape_.num_layers;
+    LayersParams params_of(const OptionalTensor& out, int64_t num_rows,
+                           const StackCells& cells) const {
         PYBEAM_CHECK_VALUE(cells.own_pool.has_value() == cells.cell.has_value(),
                            "`own_pool` and `cell` go together");
         PYBEAM_CHECK_VALUE(cells.cross_pool.has_value() == shape_.has_cross,
                            "`cross_pool` must be given for a decoder alone");
         LayersParams params = params_;
         params.num_rows = num_rows;
-        const int64_t columns = shape_.num_columns == 0 ? size_ : shape_.num_columns;
-        params.out = state<float>("out", out, ScalarType::kFloat32, {num_rows, columns});
-        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads_, false);
-        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads_, true);
+        if (out.has_value()) {
+            const int64_t columns = shape_.num_columns == 0 ? params.size : shape_.num_columns;
+            params.out = state<float>("out", *out, ScalarType::kFloat32, {num_rows, columns});
+        }
+        const int64_t layers = static_cast<int64_t>(params.layers.size());
+        const Heads& heads = shape_.heads;
+        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, false);
+        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, true);
         const int64_t num_cells = cells.own_pool.has_value() ? params.own_pool.num_cells : num_rows;
-        params.own = attention_of(cells.own, num_rows, heads_, num_cells, shape_.scale);
-        if (bias_ != nullptr) set_bias(cells, &params.own);
+        params.own = attention_of(cells.own, num_rows, heads, num_cells, shape_.scale);
+        params.own.soft_cap = static_cast<float>(shape_.soft_cap);
+        set_positions(cells, &params.own);
         if (cells.cell.has_value()) {
             params.cell = state<int32_t>("cell", *cells.cell, ScalarType::kInt32, {num_rows});
         }
         if (shape_.has_cross) {
-            params.cross = attention_of(cells.cross, num_rows, heads_, params.cross_pool.num_cells,
+            params.cross = attention_of(cells.cross, num_rows, heads, params.cross_pool.num_cells,
                                         shape_.scale);
         }
         params.num_threads = num_threads();
         return params;
     }
 
-    void set_bias(const StackCells& cells, TreeAttentionParams* own) const {
-        PYBEAM_CHECK_VALUE(cells.position.has_value() && cells.cell_position.has_value(),
-                           "`position` and `cell_position` must be given where there are biases");
+    // Says where rows and cells stand. A prompt's cells are in the order of their positions.
+    void set_positions(const StackCells& cells, TreeAttentionParams* own) const {
+        const bool has_rows = cells.position.has_value();
+        const bool has_cells = cells.cell_position.has_value();
+        own->in_order = cells.own_pool.has_value() && has_rows && !has_cells &&
+                        own->mask == nullptr && own->path == nullptr;
+        const bool has_windows = std::any_of(shape_.window.begin(), shape_.window.end(),
+                                             [](int32_t window) { return window != 0; });
+        PYBEAM_CHECK_VALUE(
+            own->in_order || (has_rows && has_cells) || !(has_windows || bias_ != nullptr),
+            "`position` and `cell_position` must be given where there are windows "
+            "or biases");
         own->bias = bias_;
         own->bias_size = bias_size_;
         own->bias_origin = static_cast<int32_t>(shape_.bias_origin);
-        own->position =
-            state<int32_t>("position", *cells.position, ScalarType::kInt32, {own->num_rows});
-        own->cell_position = state<int32_t>("cell_position", *cells.cell_position,
-                                            ScalarType::kInt32, {own->num_pool_cells});
+        if (has_rows) {
+            own->position =
+                state<int32_t>("position", *cells.position, ScalarType::kInt32, {own->num_rows});
+        }
+        if (has_cells) {
+            own->cell_position = state<int32_t>("cell_position", *cells.cell_position,
+                                                ScalarType::kInt32, {own->num_pool_cells});
+        }
     }
 
     StackShape shape_;
-    Heads heads_{};
     const float* bias_ = nullptr;
     int64_t bias_size_ = 0;
-    int64_t size_ = 0;
     EmbedParams embed_{};
     LayersParams params_{};
 };

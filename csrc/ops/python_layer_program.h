@@ -18,29 +18,37 @@ struct PyLayerProgram {
     PyObject_HEAD Parts* parts;
 };
 
-// LayerProgram(weights, num_layers, inner_size, activation, is_pre_norm, has_cross, epsilon,
-//              num_heads, scale, num_columns, embedding_scale, num_tokens, head_size, is_gated,
-//              bias_origin)
+// LayerProgram(weights, inner_size, activation, is_gated, is_parallel, has_cross, epsilon,
+// num_heads,
+//              num_key_heads, head_size, scale, soft_cap, output_soft_cap, num_columns,
+//              embedding_scale, num_tokens, bias_origin, num_tables, window, rotary)
 inline PyObject* new_layer_program(PyTypeObject* type, PyObject* args, PyObject*) {
     return guarded([&]() -> PyObject* {
-        PyObject* weights = nullptr;
-        long long num_layers = 0, inner_size = 0, num_heads = 0, num_columns = 0, num_tokens = 0;
-        long long head_size = 0, bias_origin = 0;
-        int activation = 0, is_pre_norm = 0, has_cross = 0, is_gated = 0;
-        double epsilon = 0, scale = 0, embedding_scale = 0;
-        if (!PyArg_ParseTuple(args, "O!LLippdLdLdLLpL", &PyTuple_Type, &weights, &num_layers,
-                              &inner_size, &activation, &is_pre_norm, &has_cross, &epsilon,
-                              &num_heads, &scale, &num_columns, &embedding_scale, &num_tokens,
-                              &head_size, &is_gated, &bias_origin)) {
+        PyObject *weights = nullptr, *window = nullptr, *rotary = nullptr;
+        StackShape shape{};
+        int activation = 0, is_gated = 0, is_parallel = 0, has_cross = 0;
+        long long inner_size = 0, num_columns = 0, num_tokens = 0, bias_origin = 0, num_tables = 0;
+        long long num_heads = 0, num_key_heads = 0, head_size = 0;
+        if (!PyArg_ParseTuple(args, "O!LipppdLLLdddLdLLLOO", &PyTuple_Type, &weights, &inner_size,
+                              &activation, &is_gated, &is_parallel, &has_cross, &shape.epsilon,
+                              &num_heads, &num_key_heads, &head_size, &shape.scale, &shape.soft_cap,
+                              &shape.output_soft_cap, &num_columns, &shape.embedding_scale,
+                              &num_tokens, &bias_origin, &num_tables, &window, &rotary)) {
             return nullptr;
         }
         check_activation(activation);
-        const StackShape shape{
-            num_layers,       inner_size,     static_cast<Activation>(activation),
-            is_pre_norm != 0, has_cross != 0, epsilon,
-            num_heads,        scale,          num_columns,
-            embedding_scale,  num_tokens,     head_size,
-            is_gated != 0,    bias_origin};
+        shape.inner_size = inner_size;
+        shape.activation = static_cast<Activation>(activation);
+        shape.is_gated = is_gated != 0;
+        shape.is_parallel = is_parallel != 0;
+        shape.has_cross = has_cross != 0;
+        shape.heads = {num_heads, num_key_heads, head_size};
+        shape.num_columns = num_columns;
+        shape.num_tokens = num_tokens;
+        shape.bias_origin = bias_origin;
+        shape.num_tables = num_tables;
+        shape.window = numbers_of<int32_t>(window);
+        shape.rotary = numbers_of<int32_t>(rotary);
         auto parts = std::unique_ptr<PyLayerProgram::Parts>(new PyLayerProgram::Parts{
             Ref(Py_NewRef(weights)), LayerProgram(tensors_of(weights), shape)});
         PyObject* self = allocate(type);
@@ -55,12 +63,12 @@ inline void delete_layer_program(PyObject* self) {
 }
 
 // run(out, inputs, own_pool, cross_pool, cell, own_cells, cross_cells, position, cell_position);
-// inputs are x, or a tuple of tokens and positions
+// inputs are x, or a tuple of tokens and places
 inline PyObject* layer_program_run(PyLayerProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
         check_arguments(num_args, 9);
         const Recorded recorded("native::layers");
-        const Tensor out = tensor_of(args[0]);
+        const OptionalTensor out = optional_tensor(args[0]);
         const StackCells cells{optional_tensor(args[2]), optional_tensor(args[3]),
                                optional_tensor(args[4]), tensors_of(args[5]),
                                tensors_of(args[6]),      optional_tensor(args[7]),
@@ -68,7 +76,7 @@ inline PyObject* layer_program_run(PyLayerProgram* self, Arguments args, Py_ssiz
         const std::vector<Tensor> inputs =
             PyTuple_Check(args[1]) ? tensors_of(args[1]) : std::vector<Tensor>{tensor_of(args[1])};
         PYBEAM_CHECK_VALUE(inputs.size() == 1 || inputs.size() == 2,
-                           "inputs must be x, or tokens and positions");
+                           "inputs must be x, or tokens and places");
         {
             const Unlocked unlocked;
             const LayerProgram& program = self->parts->program;

@@ -23,7 +23,7 @@ inline Tensor rotary(const Tensor& x, const Tensor& position, const Tensor& cos,
     params.x_row_stride = x.stride(0);
     params.x_head_stride = x.stride(1);
     params.position = position_arg;
-    params.table = {cos_arg, sin_arg, num_positions};
+    params.table = {cos_arg, sin_arg, num_positions, half};
     params.y = data<float>(y);
     params.num_rows = x.size(0);
     params.num_heads = x.size(1);

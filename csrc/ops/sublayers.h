@@ -1,10 +1,9 @@
-// The arguments of programs of all stacks: weights, pools and cells.
+// The arguments of a stack: weights, pools and cells.
 #pragma once
 
 #include <vector>
 
-#include "../params/sublayers.h"
-#include "../params/tree_attention.h"
+#include "../params/layers.h"
 #include "check.h"
 #include "linear.h"
 
@@ -38,10 +37,20 @@ class WeightReader {
                 depth};
     }
 
-    // A norm without a bias, or none.
-    NormWeights rms_norm(int64_t size) {
-        const Tensor& weight = next();
-        return {weight.numel() == 0 ? nullptr : numbers("weight of a norm", weight, size), nullptr};
+    // The norms around a sublayer, at least one of which must be there.
+    SublayerNorms norms(int64_t size) {
+        const NormWeights before = norm(size), added = norm(size), behind = norm(size);
+        PYBEAM_CHECK_VALUE(
+            before.weight != nullptr || added.weight != nullptr || behind.weight != nullptr,
+            "`weights` lacks a norm of a layer");
+        return {before, added, behind};
+    }
+
+    // A linear layer that must be there.
+    LinearWeights matrix(int64_t num_columns, int64_t depth) {
+        const LinearWeights weights = linear(num_columns, depth);
+        PYBEAM_CHECK_VALUE(weights.weight != nullptr, "`weights` lacks a matrix of a layer");
+        return weights;
     }
 
     const Tensor& next() {

@@ -5,36 +5,77 @@
 #include <vector>
 
 #include "embed.h"
-#include "sublayers.h"
+#include "linear.h"
+#include "rotary.h"
 #include "tree_attention.h"
+#include "types.h"
 
 namespace pybeam {
 
-// A layer of an encoder has no cross-attention.
+// Null where there is no norm. Root-mean-square norms have no bias.
+struct NormWeights {
+    const float* weight;
+    const float* bias;
+};
+
+// Null where there is no such layer.
+struct LinearWeights {
+    const void* weight;
+    WeightType type;
+    const float* scale;
+    const float* bias;
+    int64_t num_columns;
+    int64_t depth;
+};
+
+// The norms around a sublayer f: x becomes behind(x + added(f(before(x)))). Each may be null.
+struct SublayerNorms {
+    NormWeights before, added, behind;
+};
+
 struct LayerWeights {
-    NormWeights self_norm;
-    LinearWeights qkv, self_out;
-    NormWeights cross_norm;
-    LinearWeights cross_query, cross_out;
-    NormWeights inner_norm;
+    SublayerNorms self_norms;
+    LinearWeights qkv;                 // queries of all heads, keys and values of the key heads
+    NormWeights query_norm, key_norm;  // over a head, or null
+    LinearWeights self_out;
+    SublayerNorms cross_norms;
+    LinearWeights cross_query, cross_out;  // null without cross-attention
+    SublayerNorms inner_norms;
     LinearWeights inner, inner_out;
+    int32_t window;  // a row sees so many positions, its own counted; 0: all
+    int32_t rotary;  // which table turns queries and keys; -1: none
+};
+
+// Keys and values of all layers, [layers, cells, 2, key heads, head size].
+struct LayerPool {
+    void* data;
+    DType dtype;  // float32; where encoder states lie, bfloat16 too
+    int64_t num_cells;
+    int64_t layer_stride;
+    int64_t key_size;  // numbers of a key: key heads * head size
+    bool is_there;     // a pool without cells has no data
 };
 
 struct LayersParams {
     std::vector<LayerWeights> layers;
+    std::vector<RotaryTable> rotary;
     NormWeights embedding_norm, final_norm;
-    LinearWeights output;
-    bool is_pre_norm;  // a sublayer is x + f(norm(x)), else norm(x + f(x))
+    LinearWeights output;  // or null
     Activation activation;
+    bool is_gated;     // `inner` has gates, then what they gate; the activation is of gates
+    bool is_parallel;  // inner layers read what attention reads, and both add to it
     float epsilon;
-    int64_t num_rows;
+    float output_soft_cap;  // logits become cap * tanh(logit / cap); 0: they stay
     int64_t size;
     int64_t inner_size;
-    int64_t attended_size;     // heads * head size
-    bool is_gated;             // `inner` has gates, then what they gate; the activation is of gates
+    int64_t num_heads, num_key_heads, head_size;
+    int64_t num_rows;
     const EmbedParams* embed;  // makes the inputs, without `y`; null: they are x
     float* x;                  // [rows, size], changed; null where there is `embed`
-    float* out;                // [rows, columns of the output layer], or [rows, size] without one
+    const int32_t* place;      // of each row, in the rotary tables
+    // logits [rows, columns], or states [rows, size] without an output layer; null: keys and values
+    // are all that is wanted
+    float* out;
     // in a decoder keys and values are written to the pool; in an encoder, which has none, rows
     // attend over the rows of their own source
     LayerPool own_pool, cross_pool;
@@ -42,6 +83,10 @@ struct LayersParams {
     // what attention reads, without queries, keys and values
     TreeAttentionParams own, cross;
     int num_threads;
+
+    // Numbers of the queries of a row, and of its queries, keys and values.
+    int64_t attended_size() const { return num_heads * head_size; }
+    int64_t qkv_size() const { return (num_heads + 2 * num_key_heads) * head_size; }
 };
 
 void launch_layers(const LayersParams& params);

@@ -5,11 +5,12 @@
 
 namespace pybeam {
 
-// Cosines and sines, both [positions, head size / 2].
+// Cosines and sines, both [positions, half]: the first 2 * half numbers of a head are turned.
 struct RotaryTable {
     const float* cos;
     const float* sin;
     int64_t num_positions;
+    int64_t half;
 };
 
 // Turns the pairs (x[i], x[i + size / 2]) of every head of a row by the angles of its position.

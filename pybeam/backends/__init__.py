@@ -26,7 +26,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.forks import watch_forks
-from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
+from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
 from pybeam.contracts import (
     Cells,
@@ -93,11 +93,6 @@ class Backend(Protocol):
         self, weights: tuple[Tensor, ...], shape: StackShape, /
     ) -> LayerProgram | None:
         """The layers of a transformer in one object; None: they are put together from the functions below."""
-
-    def causal_program(
-        self, weights: tuple[Tensor, ...], shape: CausalShape, /
-    ) -> CausalProgram | None:
-        """The same for a decoder-only transformer."""
 
     # whether products add to what they find where they write; else `add_norm` adds
     adds_in_products: bool

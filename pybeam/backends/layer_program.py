@@ -10,20 +10,25 @@ from torch import Tensor
 class StackShape(NamedTuple):
     """The shapes and facts of a stack, in the order in which a backend takes them."""
 
-    num_layers: int
     inner_size: int
-    activation: int  # `Activation` behind the inner layer
-    is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
+    activation: int  # `Activation` behind the inner layer, or of gates
+    is_gated: bool  # inner layers have twice the columns: gates, then what they gate
+    is_parallel: bool  # inner layers read what attention reads, and both add to that
     has_cross: bool  # a decoder's layers attend over encoder states
     epsilon: float  # of all norms
     num_heads: int
+    num_key_heads: int
+    head_size: int
     scale: float  # of queries times keys
+    soft_cap: float  # of scores; 0: none
+    output_soft_cap: float  # of logits; 0: none
     num_columns: int  # of the output layer; 0: there is none
     embedding_scale: float
     num_tokens: int  # of the token table; 0: there is none
-    head_size: int
-    is_gated: bool  # inner layers have twice the columns: gates, then what they gate
     bias_origin: int  # the column of position biases for distance 0
+    num_tables: int  # of rotary embeddings
+    window: list[int]  # by layer; 0: none
+    rotary: list[int]  # by layer, which table; -1: none
 
 
 class LayerProgram(Protocol):
@@ -32,7 +37,7 @@ class LayerProgram(Protocol):
     # the parameters are what one call hands to C++, in its order
     def run(
         self,
-        out: Tensor,
+        out: Tensor | None,
         inputs: Tensor | tuple[Tensor, Tensor],
         own_pool: Tensor | None,
         cross_pool: Tensor | None,
@@ -43,57 +48,12 @@ class LayerProgram(Protocol):
         cell_position: Tensor | None,
         /,
     ) -> None:
-        """Compute `out` [R, V], or [R, d] without an output layer.
+        """Compute `out` [R, V], or [R, d] without an output layer; without `out`, keys and values alone.
 
-        `inputs` are tokens and positions, both [R] int32, or x [R, d], which is overwritten. A decoder writes
-        keys and values to `cell` [R] of `own_pool` [layers, cells, 2, H, D]. Without a pool rows attend over
-        rows. `Cells.given` says what each row sees. `position` [R] and `cell_position` [cells], both
-        int32, are needed where weights have position biases; without a pool both are of rows.
-        """
-
-
-class CausalShape(NamedTuple):
-    """The shapes and facts of a decoder-only stack, in the order in which a backend takes them."""
-
-    inner_size: int
-    activation: int  # `Activation` of gates
-    epsilon: float  # of all norms
-    num_heads: int
-    num_key_heads: int
-    head_size: int
-    scale: float  # of queries times keys
-    soft_cap: float  # of scores; 0: none
-    output_soft_cap: float  # of logits; 0: none
-    num_columns: int  # of the output layer; 0: there is none
-    embedding_scale: float
-    num_tokens: int  # of the token table
-    num_tables: int  # of rotary embeddings
-    window: list[int]  # by layer; 0: none
-    rotary: list[int]  # by layer, which table
-
-
-class CausalProgram(Protocol):
-    """Embeddings, layers, final norm and output layer of a decoder-only stack."""
-
-    # the parameters are what one call hands to C++, in its order
-    def run(
-        self,
-        out: Tensor | None,
-        token: Tensor,
-        rotary_row: Tensor,
-        pool: Tensor,
-        cell: Tensor,
-        cells: tuple[Tensor, ...],
-        position: Tensor | None,
-        cell_position: Tensor | None,
-        /,
-    ) -> None:
-        """Compute the logits `out` [R, V] of rows, or their states [R, d] without an output layer.
-
-        Without `out`, only their keys and values.
-
-        Keys and values go to `cell` [R] of `pool` [layers, cells, 2, G, D]. `token` [R] and `rotary_row` [R],
-        of the tables of cosines and sines, are int32. `Cells.given` says what each row sees. Without
-        mask and `cell_position`, rows are those of prompts, and see what `prompt_attention` lets them see.
-        `position` [R] and `cell_position` [cells], both int32, are needed where a layer has a window.
+        `inputs` are tokens and their rows in the tables of positions, both [R] int32, or x [R, d], which is
+        overwritten. A decoder writes keys and values to `cell` [R] of `own_pool` [layers, cells, 2, G, D].
+        Without a pool rows attend over rows. `Cells.given` says what each row sees. `position` [R] and
+        `cell_position` [cells], both int32, are needed where layers have windows or position biases; without
+        a pool both are of rows. Rows with a position alone are those of prompts, and see what
+        `prompt_attention` lets them see.
         """

@@ -20,7 +20,7 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
-from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
+from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.contracts import (
     Cells,
     ColumnRules,
@@ -117,10 +117,6 @@ def tree_attention(
 
 def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgram:
     return pybeam._C.LayerProgram(weights, *shape)
-
-
-def causal_program(weights: tuple[Tensor, ...], shape: CausalShape) -> CausalProgram:
-    return pybeam._C.CausalProgram(weights, *shape)
 
 
 def beam_program(

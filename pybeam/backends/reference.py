@@ -293,7 +293,7 @@ log_softmax = defaults.log_softmax
 perturb = torch_gumbel.perturb
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
-layer_program = causal_program = defaults.no_program
+layer_program = defaults.no_program
 beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
 skips_forced_logits = False
 beam_plan = torch_plan.beam_plan

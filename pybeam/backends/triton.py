@@ -105,7 +105,7 @@ def draft_open(
 
 draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DraftFunctions(draft_open, draft_commit))
 
-layer_program = causal_program = defaults.no_program
+layer_program = defaults.no_program
 adds_in_products = False
 edits_together = True
 

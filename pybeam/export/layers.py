@@ -8,7 +8,7 @@ from pybeam.export.builder import FLOAT, INT, Builder, Value, value
 from pybeam.models.base import Model
 from pybeam.models.linear import Linear, PlainLinear
 from pybeam.models.transformer.config import GATE
-from pybeam.models.transformer.layers import AnyNorm, Norm
+from pybeam.models.transformer.norms import Norm
 from pybeam.models.transformer.sources import SpeechSources
 from pybeam.models.transformer.speech import Subsampler
 
@@ -37,9 +37,9 @@ class Weights:
         y = op.Gemm(x, self.store(linear, f"{name}.weight"), *bias, transB=1)
         return y if linear.activation is None else _activated(op, linear.activation, y)
 
-    def norm(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
+    def norm(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
         """Record a layer norm of rows."""
-        assert isinstance(norm, Norm)
+        assert norm.bias is not None, "others are not exported"
         weight = self.store(norm.weight, f"{name}.weight")
         bias = self.store(norm.bias, f"{name}.bias")
         return op.LayerNormalization(x, weight, bias, axis=-1, epsilon=norm.epsilon)

@@ -80,15 +80,20 @@ def _write_weights(checkpoint: Checkpoint, path: Path, progress: bool) -> None:
     for name in sorted(checkpoint.taken):
         stored, raw = checkpoint.stored[name], checkpoint.raw[name]
         assert isinstance(stored.dtype, torch.dtype)
-        shapes[raw] = (torch.int8 if name in checkpoint.matrices else stored.dtype), stored.shape
+        shape = stored.shape[::-1] if name in checkpoint.transposed else stored.shape
+        shapes[raw] = (torch.int8 if name in checkpoint.matrices else stored.dtype), shape
         if name in checkpoint.matrices:
-            shapes[raw + SCALE] = torch.float32, stored.shape[:1]
+            shapes[raw + SCALE] = torch.float32, shape[:1]
     writer = TensorWriter(path, shapes)
     names = tqdm(sorted(checkpoint.taken), unit="tensor", disable=not progress, dynamic_ncols=True)
     try:
         for name in names:
             stored, raw = checkpoint.stored[name], checkpoint.raw[name]
-            if name in checkpoint.matrices:
+            if name in checkpoint.transposed:
+                q, scale = quantise(stored.read().t().contiguous())
+                writer.write(raw, q)
+                writer.write(raw + SCALE, scale)
+            elif name in checkpoint.matrices:
                 _write_matrix(writer, raw, stored)
             else:
                 writer.write(raw, stored.read())

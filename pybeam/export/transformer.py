@@ -13,9 +13,10 @@ from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, va
 from pybeam.export.conformer import ConformerGraph
 from pybeam.export.layers import Weights, source_inputs, subsample
 from pybeam.models.conformer.model import ConformerTransformer
-from pybeam.models.linear import GatedLinear
-from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
+from pybeam.models.linear import Linear
+from pybeam.models.transformer.layers import Layer, Stack
 from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.norms import Norm
 from pybeam.models.transformer.positions import skips_padding
 from pybeam.models.transformer.speech import SpeechTransformer
 
@@ -74,7 +75,7 @@ class Network:
         scale = (self.model.config.hidden_size // stack.num_heads) ** -0.5
         for i, layer in enumerate(stack.layers):
             name = f"encoder.{i}"
-            y = self._before(op, layer.self_norm, x, name)
+            y = self._norm(op, layer.self_norms.before, x, name)
             qkv = op.Reshape(self._weights.linear(op, layer.qkv, y, f"{name}.qkv"), heads)
             query, key, value = _parts(op, op.Transpose(qkv, perm=[2, 0, 3, 1, 4]), 3)
             score = op.Add(_score(op, op.Mul(query, scale), key), bias)  # [B, H, P, P]
@@ -113,21 +114,23 @@ class Network:
         written = []
         for i, layer in enumerate(stack.layers):
             name, known = f"decoder.{i}", cross.key_value[i]
-            y = self._before(op, layer.self_norm, x, name)
+            y = self._norm(op, layer.self_norms.before, x, name)
             qkv = self._weights.linear(op, layer.qkv, y, f"{name}.qkv")
             query, key, value = _parts(op, self._placed(op, places, qkv, 3), 3)  # [H, A, K, D]
             written.append(KeyValue(key, value))
             y = _own_attention(op, self._scaled(op, query), own[i], written[i], own_bias)
             x = self._after_attention(op, layer, x, self._rows(op, places, y), name)
-            y = self._before(op, layer.cross_norm, x, f"{name}.cross")
-            query = self._weights.linear(op, layer.cross_query, y, f"{name}.cross_query")
+            assert layer.cross is not None
+            cross_norms = layer.cross.norms
+            y = self._norm(op, cross_norms.before, x, f"{name}.cross")
+            query = self._weights.linear(op, layer.cross.query, y, f"{name}.cross_query")
             query = op.Squeeze(self._placed(op, places, query, 1), [0])  # [H, A, K, D]
             score = op.Add(_score(op, self._scaled(op, query), known.key), cross.bias)
             y = op.MatMul(op.Softmax(score, axis=-1), known.value)  # [H, A, K, D]
             y = self._weights.linear(
-                op, layer.cross_out, self._rows(op, places, y), f"{name}.cross_out"
+                op, layer.cross.out, self._rows(op, places, y), f"{name}.cross_out"
             )
-            x = self._after(op, layer.cross_norm, op.Add(x, y), f"{name}.cross")
+            x = self._norm(op, cross_norms.behind, op.Add(x, y), f"{name}.cross")
             x = self._inner(op, layer, x, name)
         if stack.final_norm is not None:
             x = self._weights.norm(op, stack.final_norm, x, "decoder.final_norm")
@@ -188,26 +191,19 @@ class Network:
         norm = stack.embedding_norm
         return x if norm is None else self._weights.norm(op, norm, x, f"{name}.embedding_norm")
 
-    def _after_attention(
-        self, op: Builder, layer: EncoderLayer, x: Value, y: Value, name: str
-    ) -> Value:
+    def _after_attention(self, op: Builder, layer: Layer, x: Value, y: Value, name: str) -> Value:
         y = op.Add(x, self._weights.linear(op, layer.self_out, y, f"{name}.self_out"))
-        return self._after(op, layer.self_norm, y, name)
+        return self._norm(op, layer.self_norms.behind, y, name)
 
-    def _inner(self, op: Builder, layer: EncoderLayer | DecoderLayer, x: Value, name: str) -> Value:
-        y = self._before(op, layer.inner_norm, x, f"{name}.inner")
-        assert not isinstance(layer.inner, GatedLinear)
+    def _inner(self, op: Builder, layer: Layer, x: Value, name: str) -> Value:
+        y = self._norm(op, layer.inner_norms.before, x, f"{name}.inner")
+        assert isinstance(layer.inner, Linear) and isinstance(layer.inner_out, Linear)
         y = self._weights.linear(op, layer.inner, y, f"{name}.inner")
         y = op.Add(x, self._weights.linear(op, layer.inner_out, y, f"{name}.inner_out"))
-        return self._after(op, layer.inner_norm, y, f"{name}.inner")
+        return self._norm(op, layer.inner_norms.behind, y, f"{name}.inner")
 
-    def _before(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
-        is_pre_norm = self.model.config.family.is_pre_norm
-        return self._weights.norm(op, norm, x, f"{name}.norm") if is_pre_norm else x
-
-    def _after(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
-        is_pre_norm = self.model.config.family.is_pre_norm
-        return x if is_pre_norm else self._weights.norm(op, norm, x, f"{name}.norm")
+    def _norm(self, op: Builder, norm: Norm | None, x: Value, name: str) -> Value:
+        return x if norm is None else self._weights.norm(op, norm, x, f"{name}.norm")
 
 
 def _parts(op: Builder, x: Value, num: int) -> Sequence[Value]:

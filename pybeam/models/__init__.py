@@ -14,12 +14,12 @@ from pybeam.models.settings import Settings
 
 if TYPE_CHECKING:
     from pybeam.models import huggingface
-    from pybeam.models.causal.model import CausalTransformer
     from pybeam.models.conformer.model import ConformerTransformer
     from pybeam.models.ensemble import Ensemble
     from pybeam.models.function import FunctionModel
     from pybeam.models.loading import load_model
     from pybeam.models.rnn import Rnn
+    from pybeam.models.transformer.causal import CausalTransformer
     from pybeam.models.transformer.model import Transformer
     from pybeam.models.transformer.speech import SpeechTransformer
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 # the module below this package that each of the other names stands in
 _HOMES = {
-    "CausalTransformer": "causal.model",
+    "CausalTransformer": "transformer.causal",
     "ConformerTransformer": "conformer.model",
     "Ensemble": "ensemble",
     "FunctionModel": "function",

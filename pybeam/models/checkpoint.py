@@ -15,7 +15,8 @@ from pybeam.models.tensor_files import StoredTensor, passing_tensor, stored_tens
 from pybeam.text.json_files import read_json
 from pybeam.text.model_files import named_file
 
-PREFIX = "model."
+# of the names of the base model, where it stands beside an output layer
+PREFIXES = ("model.", "transformer.", "gpt_neox.")
 # the scales of an int8 matrix stand beside it, under its name and this
 SCALE = ".scale"
 # in config.json of a directory that `pybeam.quantize` has written
@@ -25,6 +26,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 HARMLESS = (
     "shared.weight",
     "lm_head.weight",
+    "embed_out.weight",
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
     "decoder.output_projection.weight",
@@ -40,8 +42,11 @@ HARMLESS = (
     "encoder.version",
     "decoder.version",
 )
-# old checkpoints hold it in every layer
-ROTARY = ".rotary_emb.inv_freq"
+# old checkpoints hold these in every layer: frequencies, and masks of GPT-2 and GPT-NeoX
+IN_LAYERS = (
+    ".rotary_emb.inv_freq",
+    *(f".{name}.{mask}" for name in ("attn", "attention") for mask in ("bias", "masked_bias")),
+)
 
 
 def sizes_of(names: Sequence[str], rows: int | Sequence[int]) -> list[int]:
@@ -70,19 +75,23 @@ def is_quantised(directory: Path) -> bool:
 class Checkpoint:
     """Named tensors of `model.safetensors` or of the shards of `model.safetensors.index.json`.
 
-    Names are without the prefix "model.", which checkpoints of the bare base model lack. `is_checked` is
-    whether `check_finite` looks for NaN and infinities.
+    Names are without the prefix "model.", or another of `PREFIXES`, which checkpoints of the bare base model
+    lack. `is_checked` is whether `check_finite` looks for NaN and infinities.
     """
 
     def __init__(self, directory: Path, is_checked: bool = True) -> None:
         self.directory, self.is_checked = directory, is_checked
         self.is_quantised = is_quantised(directory)
         self.matrices: set[str] = set()  # names of what was taken as integers
+        self.transposed: set[str] = set()  # names of those of them that were turned first
         self.taken: set[str] = set()
         self.stored: dict[str, StoredTensor] = {}
         self.raw: dict[str, str] = {}  # name -> name in the file
-        for raw, stored in self._index().items():
-            name = raw.removeprefix(PREFIX)
+        index = self._index()
+        used = (prefix for prefix in PREFIXES if any(raw.startswith(prefix) for raw in index))
+        self._prefix = next(used, PREFIXES[0])
+        for raw, stored in index.items():
+            name = raw.removeprefix(self._prefix)
             self.stored[name], self.raw[name] = stored, raw
         if self.is_quantised:
             self._check_scales()
@@ -180,31 +189,44 @@ class Checkpoint:
             )
         raise refused(self._place(name), found)
 
-    def check_shapes(self, names: Sequence[str], sizes: Sequence[int], *columns: int) -> None:
+    def check_shapes(
+        self,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        *columns: int,
+        is_transposed: bool = False,
+    ) -> None:
         """Raise ValueError as `take`, before memory is taken for what a config alone claims."""
         for name, size in zip(names, sizes, strict=True):
-            self._found(name, size, *columns)
+            self._found(name, *((*columns, size) if is_transposed else (size, *columns)))
 
     def take_quantised(
-        self, names: Sequence[str], rows: int | Sequence[int], *columns: int
+        self,
+        names: Sequence[str],
+        rows: int | Sequence[int],
+        *columns: int,
+        is_transposed: bool = False,
     ) -> Quantised:
         """Return these matrices [out, ...], one below the other, as integers with a scale for each row.
 
         They are as the file has them, or quantised a few rows at a time if it has floats. `rows` is the
-        number of rows of all of them, or of each.
+        number of rows of all of them, or of each. `is_transposed` is whether floats are [columns, rows]:
+        integers never are, since every output has a scale.
 
         Raises:
             ValueError: one is missing, has another shape, NaN or infinities, or integers or scales that
                 `quantise` does not give.
         """
-        sizes = sizes_of(names, rows)
-        self.check_shapes(names, sizes, *columns)
+        sizes, is_transposed = sizes_of(names, rows), is_transposed and not self.is_quantised
+        self.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
         joined = Quantised(
             passing_tensor((sum(sizes), *columns), torch.int8), torch.empty(sum(sizes))
         )
         parts = zip(joined.q.split(sizes), joined.scale.split(sizes), strict=True)
         for name, part in zip(names, parts, strict=True):
             self.matrices.add(name)
+            if is_transposed:
+                self.transposed.add(name)
             if self.is_quantised:
                 self._fill(Quantised(*part), name)
             else:
@@ -212,8 +234,12 @@ class Checkpoint:
         return joined
 
     def _quantise(self, out: Quantised, name: str) -> None:
-        for rows, part in self.take_parts(name, *out.q.shape):
-            out.q[rows], out.scale[rows] = quantise(part)
+        if name in self.transposed:
+            turned = self.take(name, *reversed(out.q.shape)).t()
+            out.q[:], out.scale[:] = quantise(turned.contiguous())
+        else:
+            for rows, part in self.take_parts(name, *out.q.shape):
+                out.q[rows], out.scale[rows] = quantise(part)
         if not out.scale.isfinite().all():
             raise ValueError(f"{self._place(name)} must be finite, but has NaN or infinities")
 
@@ -239,7 +265,7 @@ class Checkpoint:
     def _found(self, name: str, *shape: int) -> StoredTensor:
         if name not in self:
             raise ValueError(
-                f"`{PREFIX}{name}` is missing in the weights of {self.directory}; "
+                f"`{self._prefix}{name}` is missing in the weights of {self.directory}; "
                 "does config.json belong to these weights?"
             )
         self.taken.add(name)
@@ -285,7 +311,7 @@ class Checkpoint:
             for name in self.stored
             if name not in self.taken
             and name.removesuffix(SCALE) not in HARMLESS
-            and not name.endswith(ROTARY)
+            and not name.endswith(IN_LAYERS)
         )
         if left:
             raise ValueError(

@@ -43,12 +43,13 @@ class Float8Linear(PlainLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         assert can_round(weight), weight.shape
-        self.num_columns = weight.shape[0]
+        num_columns = weight.shape[0]
         q, scale = rounded_rows(weight)
-        missing = -self.num_columns % STEP
+        missing = -num_columns % STEP
         q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
         self.scale = F.pad(scale, (0, missing), value=1.0)
         super().__init__(q, bias, activation)
+        self.num_columns = num_columns
         self._rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = rounded_rows
 
     def with_backend(self, backend: Backend) -> Float8Linear:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +40,7 @@ class PlainLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self.weight, self.bias = weight, bias  # [out, in], [out]
+        self.num_columns = weight.shape[0]
         self.activation = activation
         self._activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
         self._activation = FUNCTIONS[self._activation_id] if activation else None
@@ -205,13 +204,6 @@ class GatedLinear:
         linear = self.linear
         kernels = linear._backend if isinstance(linear, PackedLinear) else torch_layers
         return kernels.gated(linear(x), ACTIVATIONS[self.activation])
-
-
-def has_program(layers: Sequence[Any], output: Linear | None) -> bool:
-    """Whether a program may take the weights of these layers, dataclasses, and of an output layer."""
-    parts = [getattr(layer, field.name) for layer in layers for field in fields(layer)]
-    linears = [one.linear if isinstance(one, GatedLinear) else one for one in (*parts, output)]
-    return all(one.shares_weights for one in linears if isinstance(one, PlainLinear | PackedLinear))
 
 
 def _matrix(weight: Tensor | Quantised) -> Tensor:

@@ -7,14 +7,12 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends.memory import on_host
-from pybeam.models.causal.config import is_causal
-from pybeam.models.causal.config import read_config as read_causal_config
 from pybeam.models.checkpoint import Checkpoint, is_quantised
 from pybeam.models.conformer.config import ConformerConfig
 from pybeam.models.foreign import refuse_foreign
@@ -22,18 +20,23 @@ from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.settings import read_settings
 from pybeam.models.transformer.assembly import Assembly
-from pybeam.models.transformer.config import ATTENTIONAL_LSTM, TransformerConfig, read_config
+from pybeam.models.transformer.config import (
+    ATTENTIONAL_LSTM,
+    FAMILIES,
+    TransformerConfig,
+    read_config,
+)
 from pybeam.models.transformer.model import Transformer
 from pybeam.text.json_files import read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
 
 if TYPE_CHECKING:
-    from pybeam.models.causal.model import CausalTransformer
     from pybeam.models.ensemble import Ensemble
     from pybeam.models.onnx.model import OnnxModel
     from pybeam.models.onnx.rnn import OnnxRnn
     from pybeam.models.rnn import Rnn
+    from pybeam.models.transformer.causal import CausalTransformer
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +71,15 @@ def load_model(
     all that belongs to a search, such as `num_beams`, `length_penalty`, `early_stopping`, `max_length` and
     `do_sample`, which are not read here. Architectures:
 
-    - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
-      (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);
+    - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Pegasus (`pegasus`), Marian and
+      OPUS-MT (`marian`), FSMT (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);
     - speech, a `SpeechTransformer`: Speech2Text (`speech_to_text`), Whisper (`whisper`);
     - speech, a `pybeam.models.ConformerTransformer`: FireRedASR-AED (`fireredasr`), as
       `pybeam convert fireredasr` writes it;
-    - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 (`qwen2`, `qwen3`), Llama (`llama`),
-      Mistral (`mistral`), Gemma 2 and 3 (`gemma2`, `gemma3_text`);
+    - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 and Qwen3-MoE (`qwen2`, `qwen3`,
+      `qwen3_moe`), Llama (`llama`), Mistral (`mistral`), Mixtral (`mixtral`), Phi and Phi-3 (`phi`, `phi3`),
+      Gemma 1 to 3 (`gemma`, `gemma2`, `gemma3_text`), GPT-2 (`gpt2`), GPT-NeoX and Pythia (`gpt_neox`),
+      OPT (`opt`), Falcon (`falcon`);
     - `attentional_lstm`, see `pybeam.models.Rnn`.
 
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
@@ -154,7 +159,7 @@ def _load(
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
     refuse_foreign(directory)
     is_onnx = (directory / DECODER).exists()
-    has_none = is_onnx or _is_rnn(directory) or is_causal(directory)
+    has_none = is_onnx or _is_rnn(directory) or _is_causal(directory)
     if cross_cache_dtype is not None and has_none:
         problem = (
             f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers with an "
@@ -189,8 +194,9 @@ def load_checkpoint(
             recurrent = RnnConfig.read(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
             model = build_rnn(recurrent, checkpoint, device, dtype)
-        elif is_causal(directory):
-            from pybeam.models.causal.assembly import CausalAssembly
+        elif _is_causal(directory):
+            from pybeam.models.transformer.causal_assembly import CausalAssembly
+            from pybeam.models.transformer.causal_config import read_config as read_causal_config
 
             causal = read_causal_config(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
@@ -214,10 +220,6 @@ def load_checkpoint(
 
 def _assembly_of(config: TransformerConfig) -> type[Assembly]:
     """The class that puts such a transformer together."""
-    if config.relative:
-        from pybeam.models.transformer.t5 import T5Assembly
-
-        return T5Assembly
     if isinstance(config.front, ConformerConfig):
         from pybeam.models.conformer.assembly import ConformerAssembly
 
@@ -225,10 +227,25 @@ def _assembly_of(config: TransformerConfig) -> type[Assembly]:
     return Assembly
 
 
-def _is_rnn(directory: Path) -> bool:
-    """Whether `config.json` says that this directory holds an `Rnn`."""
+def _model_type(directory: Path) -> Any:
+    """Return what `config.json` calls the family of a directory's model; None: nothing."""
     path = directory / "config.json"
-    return path.exists() and read_json(path).get("model_type") == ATTENTIONAL_LSTM
+    return read_json(path).get("model_type") if path.exists() else None
+
+
+def _is_rnn(directory: Path) -> bool:
+    """Whether this directory holds an `Rnn`."""
+    return _model_type(directory) == ATTENTIONAL_LSTM
+
+
+def _is_causal(directory: Path) -> bool:
+    """Whether this directory holds a decoder-only transformer of a family that is known."""
+    model_type = _model_type(directory)
+    if not isinstance(model_type, str) or model_type in FAMILIES:
+        return False
+    from pybeam.models.transformer.families import FAMILIES as CAUSAL_FAMILIES
+
+    return model_type in CAUSAL_FAMILIES
 
 
 def _load_onnx(

@@ -70,17 +70,23 @@ class WeightReader:
         return tensor.to(self.device)
 
     def matrix(
-        self, names: Sequence[str], rows: int | Sequence[int], *columns: int
+        self,
+        names: Sequence[str],
+        rows: int | Sequence[int],
+        *columns: int,
+        is_transposed: bool = False,
     ) -> Tensor | Quantised:
         """Return matrices or token tables, one below the other, in `weight_dtype`.
 
         Those of 8-bit floating-point layers are in `dtype`: `linear` rounds them, and tables stay so.
-        `rows` is the number of rows of all of them, or of each.
+        `rows` is the number of rows of all of them, or of each. `is_transposed` is whether files that are not
+        quantised hold them turned, [columns, rows].
         """
         if self.weight_dtype == torch.int8:
-            return self.checkpoint.take_quantised(names, rows, *columns)
+            take = self.checkpoint.take_quantised
+            return take(names, rows, *columns, is_transposed=is_transposed)
         sizes = sizes_of(names, rows)
-        self.checkpoint.check_shapes(names, sizes, *columns)
+        self.checkpoint.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
         dtype = self.dtype if self.weight_dtype == float8.DTYPE else self.weight_dtype
         full = sum(sizes), *columns
         # a packed copy takes its place
@@ -90,10 +96,11 @@ class WeightReader:
             else torch.empty(full, dtype=dtype, device=self.device)
         )
         for name, out in zip(names, joined.split(sizes), strict=True):
-            for some, part in self.checkpoint.take_parts(name, *out.shape):
+            held = out.t() if is_transposed else out
+            for some, part in self.checkpoint.take_parts(name, *held.shape):
                 converted = part.to(dtype)
                 self.checkpoint.check_finite(name, converted)
-                out[some] = converted
+                held[some] = converted
         return joined
 
     def looked_up(self, name: str, table: Tensor | Quantised) -> Tensor | Quantised:

@@ -9,7 +9,7 @@ import torch
 
 import pybeam
 from pybeam.models import load_model
-from pybeam.models.transformer import model as transformer
+from pybeam.models.transformer import running
 from pybeam.models.transformer.fused import fused
 from support.front_ends import sources
 from support.speech_models import random_features, save_tiny_speech_model
@@ -46,7 +46,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch):
     """Call it and sessions made from then on call the operators of each layer."""
 
     def switch() -> None:
-        monkeypatch.setattr(transformer, "fused", lambda *_: None)
+        monkeypatch.setattr(running, "fused", lambda *_: None)
 
     return switch
 
@@ -118,7 +118,7 @@ def test_teams_of_several_callers(tmp_path):
 @pytest.mark.thinned()
 def test_other_backends_have_no_such_program(model):
     reference, native = map(pybeam.backends.load, ("reference", "native"))
-    assert fused(reference, model.decoder, model.output, True) is None
+    assert fused(reference, model.decoder, model.output) is None
     # whose layers have a table of biases each
     is_mixed = model.config.model_type == "umt5"
-    assert (fused(native, model.decoder, model.output, True) is None) == is_mixed
+    assert (fused(native, model.decoder, model.output) is None) == is_mixed

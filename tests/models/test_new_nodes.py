@@ -40,8 +40,7 @@ class Checked:
 
     def __init__(self) -> None:
         self.num_lines = 0
-        programs = dict.fromkeys(("layer_program", "causal_program"), defaults.no_program)
-        self.backend = SimpleNamespace(**{**vars(native), **programs})
+        self.backend = SimpleNamespace(**{**vars(native), "layer_program": defaults.no_program})
 
     def tree_attention(self, query, key, value, cells, scale, distances=None, new=None):
         if new is not None:

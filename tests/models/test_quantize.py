@@ -25,7 +25,7 @@ from support.tiny_models import save_tiny_model
 KINDS = (
     *("m2m_100", "marian-separate", "bart-untied", "fsmt", "t5", "mt5"),
     *("Speech2Text", "Whisper", "FireRedASR", "rnn"),
-    *("causal-qwen3", "causal-llama", "causal-gemma3"),
+    *("causal-qwen3", "causal-llama", "causal-gemma3", "causal-gpt2", "causal-mixtral"),
 )
 
 

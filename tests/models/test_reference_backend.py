@@ -28,6 +28,8 @@ KINDS = (
     "rnn",
     "causal-qwen3",
     "causal-gemma3",
+    "causal-falcon",
+    "causal-mixtral",
     "ensemble",
     "function",
     "onnx",

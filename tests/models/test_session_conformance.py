@@ -18,7 +18,7 @@ from support.tiny_rnn import save_tiny_rnn
 
 pytestmark = [pytest.mark.usefixtures("inference_mode"), pytest.mark.thinned()]
 
-CAUSAL = ("causal-qwen3", "causal-gemma3")
+CAUSAL = ("causal-qwen3", "causal-gemma3", "causal-gpt_neox", "causal-mixtral")
 FRONT_ENDS = (
     *("function", "m2m_100", "marian", "mbart", "t5", "umt5", "ensemble", "rnn", "onnx"),
     *CAUSAL,

@@ -1,4 +1,4 @@
-"""`CausalProgram` gives the bits of one call per operator, and refuses wrong arguments."""
+"""`LayerProgram` gives the bits of one call per operator in a decoder alone, and refuses wrong arguments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pybeam.backends import load
-from pybeam.backends.layer_program import CausalShape
-from pybeam.models.causal.fused import fused
+from pybeam.backends.layer_program import StackShape
+from pybeam.models.transformer.fused import fused
 from support.causal_stacks import NUM_POSITIONS, SHAPES, Call, one_by_one, stack_of
 from support.threads import every_thread_count
 
@@ -96,8 +96,8 @@ class Both:
     def run(self, call: Call, has_output: bool = True, *, pool=None) -> torch.Tensor | None:
         out = torch.empty(len(call.token), self.shape.vocab) if has_output else None
         pool = self.pools[0] if pool is None else pool
-        arguments = call.cell, call.cells, call.position, call.cell_position
-        self.program.run(out, call.token, call.position, pool, *arguments)
+        inputs, places = (call.token, call.position), (call.position, call.cell_position)
+        self.program.run(out, inputs, pool, None, call.cell, call.cells, (), *places)
         return out
 
     def expected(self, call: Call) -> torch.Tensor:
@@ -218,7 +218,7 @@ def changed(call: Call, **changes) -> Call:
     ("changes", "error", "message"),
     [
         (dict(token=ints([0, 70, 1])), RuntimeError, "`token` must be from 0 to 69, but is 70"),
-        (dict(token=ints([0, 1])), ValueError, r"`rotary_row` must be \[2\]"),
+        (dict(token=ints([0, 1])), ValueError, r"`place` must be \[2\]"),
         (dict(position=ints([0, 1, NUM_POSITIONS])), RuntimeError, "`position` must be from 0 to"),
         (dict(position=ints([0, 1, 3])), RuntimeError, "`position` must be from 0 to 2, but is 3"),
         (dict(cell=ints([0, 1, NUM_CELLS])), RuntimeError, "`cell` must be from 0 to 399"),
@@ -236,13 +236,16 @@ def test_wrong_arguments(changes, error, message):
 def test_windows_need_positions_of_cells():
     both = Both("mistral", torch.float32)
     call = step(70, [4], 2, both.cells)
-    with pytest.raises(ValueError, match="`cell_position` must be given where layers have windows"):
+    with pytest.raises(ValueError, match="`cell_position` must be given where there are windows"):
         both.run(changed(call, cell_position=None))
 
 
-SHAPE = CausalShape(
+SHAPE = StackShape(
     inner_size=40,
     activation=4,
+    is_gated=True,
+    is_parallel=False,
+    has_cross=False,
     epsilon=1e-6,
     num_heads=4,
     num_key_heads=2,
@@ -253,6 +256,7 @@ SHAPE = CausalShape(
     num_columns=70,
     embedding_scale=1.0,
     num_tokens=70,
+    bias_origin=0,
     num_tables=2,
     window=[0, 0],
     rotary=[0, 1],
@@ -266,7 +270,7 @@ def weights() -> list[torch.Tensor]:
 
     class Caught:
         @staticmethod
-        def causal_program(tensors, _shape):
+        def layer_program(tensors, _shape):
             given.extend(tensors)
 
     fused(Caught, stack, output)
@@ -274,27 +278,27 @@ def weights() -> list[torch.Tensor]:
 
 
 # where tensors stand in the list of weights
-FINAL_NORM, OUTPUT, COS, SELF_NORM, QKV = 3, 4, 7, 11, 12
+OUTPUT, COS, SELF_NORM, QKV, QUERY_NORM = 7, 11, 15, 21, 24
 NONE = torch.empty(0)
 
 
 @pytest.mark.parametrize(
     ("index", "value", "message"),
     [
-        (FINAL_NORM, NONE, "`weights` lacks a final norm"),
         (OUTPUT, NONE, "`weights` must have an output layer of 70 columns"),
-        (COS, torch.randn(NUM_POSITIONS, 4), r"`cos` must be \[300, 5\]"),
+        (COS, torch.randn(NUM_POSITIONS, 4), r"`sin` must be \[300, 4\]"),
+        (COS, torch.randn(NUM_POSITIONS, 6), "`cos` must have at most 5 columns, but has 6"),
         (SELF_NORM, NONE, "`weights` lacks a norm of a layer"),
         (QKV, NONE, "`weights` lacks a matrix of a layer"),
         (QKV + 2, torch.ones(3), "`bias` must be"),
-        (QKV + 3, torch.ones(3), "`weight of a norm` must be"),
+        (QUERY_NORM, torch.ones(3), "`weight of a norm` must be"),
     ],
 )
 def test_wrong_weights(index, value, message):
     given = weights()
     given[index] = value
     with pytest.raises(ValueError, match=message):
-        native.causal_program(tuple(given), SHAPE)
+        native.layer_program(tuple(given), SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -302,17 +306,18 @@ def test_wrong_weights(index, value, message):
     [
         (dict(num_key_heads=3), "`num_heads` must be a multiple of `num_key_heads`"),
         (dict(num_key_heads=0), "`num_heads` must be a multiple of `num_key_heads`"),
-        (dict(head_size=5), "`head_size` must be even and positive, but is 5"),
+        (dict(head_size=0), "`head_size` must be positive, but is 0"),
+        (dict(head_size=9), "`cos` must have at most 4 columns, but has 5"),
         (dict(inner_size=0), "must be positive"),
         (dict(activation=6), "`activation` must be 0 to 5"),
         (dict(window=[0]), "must have an entry per layer, but have 1 and 2"),
         (dict(window=[0, -1]), "`window` must be at least 0, but is -1"),
-        (dict(rotary=[0, 2]), "`rotary` must be from 0 to 1, but is 2"),
+        (dict(rotary=[0, 2]), "`rotary` must be from 0 to 1, or -1 for none, but is 2"),
         (dict(window=[0], rotary=[0]), "`weights` has too many tensors"),
         (dict(window=[0] * 3, rotary=[0] * 3), "`weights` has too few tensors"),
     ],
 )
 def test_wrong_shapes(change, message):
-    native.causal_program(tuple(weights()), SHAPE)
+    native.layer_program(tuple(weights()), SHAPE)
     with pytest.raises(ValueError, match=message):
-        native.causal_program(tuple(weights()), SHAPE._replace(**change))
+        native.layer_program(tuple(weights()), SHAPE._replace(**change))

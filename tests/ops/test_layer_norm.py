@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pybeam.models.transformer.layers import Norm
+from pybeam.models.transformer.norms import Norm
 
 
 @pytest.mark.parametrize("size", [1, 3, 16, 37, 256])

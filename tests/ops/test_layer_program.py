@@ -12,7 +12,7 @@ native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 D, INNER, HEADS, VOCAB, CELLS, POSITIONS = 8, 12, 2, 70, 5, 9
 NONE = torch.empty(0)
 # where tensors stand in the list of weights
-TABLE, POSITION_TABLE, FINAL_NORM, OUTPUT, SELF_NORM, QKV, CROSS_OUT = 0, 2, 5, 7, 11, 13, 24
+TABLE, POSITION_TABLE, FINAL_NORM, OUTPUT, SELF_NORM, QKV, CROSS_OUT = 0, 2, 5, 7, 11, 17, 36
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -26,27 +26,34 @@ def linear(columns: int, depth: int) -> list[torch.Tensor]:
 def weights() -> list[torch.Tensor]:
     """Weights of a decoder of one layer: embeddings and their norm, final norm, output, then the layer."""
     norm = [torch.ones(D), torch.zeros(D)]
+    norms = [*norm, *[NONE] * 4]
     embeddings = [torch.randn(VOCAB, D), NONE, torch.randn(POSITIONS, D), NONE, NONE]
-    attention = [*norm, *linear(3 * D, D), *linear(D, D), *norm, *linear(D, D), *linear(D, D)]
-    inner = [*norm, *linear(INNER, D), *linear(D, INNER)]
-    return [*embeddings, *norm, *linear(VOCAB, D), NONE, *attention, *inner]
+    own = [*norms, *linear(3 * D, D), *[NONE] * 4, *linear(D, D)]
+    cross = [*norms, *linear(D, D), *linear(D, D)]
+    inner = [*norms, *linear(INNER, D), *linear(D, INNER)]
+    return [*embeddings, *norm, *linear(VOCAB, D), NONE, *own, *cross, *inner]
 
 
 SHAPE = StackShape(
-    num_layers=1,
     inner_size=INNER,
     activation=1,
-    is_pre_norm=True,
+    is_gated=False,
+    is_parallel=False,
     has_cross=True,
     epsilon=1e-5,
     num_heads=HEADS,
+    num_key_heads=HEADS,
+    head_size=D // HEADS,
     scale=0.5,
+    soft_cap=0.0,
+    output_soft_cap=0.0,
     num_columns=VOCAB,
     embedding_scale=2.0,
     num_tokens=VOCAB,
-    head_size=D // HEADS,
-    is_gated=False,
     bias_origin=0,
+    num_tables=0,
+    window=[0],
+    rotary=[-1],
 )
 
 
@@ -132,10 +139,10 @@ def with_cell(name: str, index: int, value: torch.Tensor):
     [
         (dict(inputs=torch.randn(2, D).double()), ValueError, "`x` must be float32"),
         (dict(inputs=torch.randn(2, D + 1)), ValueError, r"`x` must be \[2, 8\]"),
-        (dict(inputs=(ints(1, 2), ints(0))), ValueError, r"`position` must be \[2\]"),
+        (dict(inputs=(ints(1, 2), ints(0))), ValueError, r"`place` must be \[2\]"),
         (dict(inputs=(ints(1, VOCAB), ints(0, 0))), RuntimeError, "`token` must be from 0 to 69"),
         (dict(inputs=(ints(1, 2), ints(0, -1))), RuntimeError, "`position` must be from 0 to 8"),
-        (dict(inputs=(ints(1, 2),) * 3), ValueError, "must be x, or tokens and positions"),
+        (dict(inputs=(ints(1, 2),) * 3), ValueError, "must be x, or tokens and places"),
         (dict(inputs=7), TypeError, "expected a tensor, but got int"),
         (dict(out=torch.zeros(3, VOCAB)), ValueError, r"`out` must be \[2, 70\]"),
         (dict(cell=None), ValueError, "`own_pool` and `cell` go together"),
@@ -182,9 +189,9 @@ def test_wrong_arguments(program, change, error, message):
         (FINAL_NORM, torch.ones(D + 1), "`weight of a norm` must be"),
         (OUTPUT, NONE, "`weights` must have an output layer of 70 columns"),
         (OUTPUT, torch.randn(1, D, 64), r"`weight` must be \[2, 8, 64\]"),
-        (SELF_NORM, NONE, "`weights` lacks a norm of layer 0"),
-        (QKV, NONE, "`weights` lacks a matrix of layer 0"),
-        (CROSS_OUT, NONE, "`weights` lacks a matrix of layer 0"),
+        (SELF_NORM, NONE, "`weights` lacks a norm of a layer"),
+        (QKV, NONE, "`weights` lacks a matrix of a layer"),
+        (CROSS_OUT, NONE, "`weights` lacks a matrix of a layer"),
         (QKV + 1, torch.ones(3 * D), "`scale` must be given for int8 weights alone"),
         (QKV + 2, torch.ones(D), "`bias` must be"),
     ],
@@ -199,11 +206,9 @@ def test_wrong_weights(index, value, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(num_heads=3), "`bias` must be"),
-        (dict(num_heads=0), "`num_heads` and `head_size` must be positive"),
-        (dict(num_layers=0), "`weights` has too many tensors"),
-        (dict(num_layers=2), "`weights` has too few tensors"),
-        (dict(num_layers=-1), "must be positive"),
+        (dict(num_heads=3, num_key_heads=3), "`bias` must be"),
+        (dict(window=[], rotary=[]), "`weights` has too many tensors"),
+        (dict(window=[0] * 2, rotary=[-1] * 2), "`weights` has too few tensors"),
         (dict(inner_size=0), "must be positive"),
         (dict(activation=6), "`activation` must be 0 to 5"),
         (dict(num_columns=0), r"`weight` must be \[0, 8, 64\]"),
@@ -222,10 +227,11 @@ def gated_weights(inner: int, heads: int, size: int) -> dict[str, list[torch.Ten
         return [*linear(columns, depth)[:2], NONE]
 
     return dict(
-        self_norm=[torch.rand(D), NONE],
+        self_norm=[torch.rand(D), *[NONE] * 5],
         qkv=matrix(3 * attended, D),
+        head_norms=[NONE] * 4,
         self_out=matrix(D, attended),
-        inner_norm=[torch.rand(D), NONE],
+        inner_norm=[torch.rand(D), *[NONE] * 5],
         inner=matrix(2 * inner, D),
         inner_out=matrix(D, inner),
     )
@@ -243,6 +249,7 @@ def test_gates_and_position_biases():
         activation=3,
         has_cross=False,
         num_heads=heads,
+        num_key_heads=heads,
         num_columns=0,
         num_tokens=0,
         head_size=size,

@@ -66,18 +66,97 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         ),
     ),
 }
+# other shapes than Llama's
+IDS = {
+    name: SHAPES[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+}
+SIZES = dict(
+    hidden_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=40,
+    max_position_embeddings=MAX_POSITIONS,
+)
+FALCON = dict(
+    SIZES, activation="gelu_pytorch_tanh", ffn_hidden_size=40, bias=True, layer_norm_epsilon=3e-5
+)
+OTHER_KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        dict(n_embd=64, n_layer=3, n_head=4, n_positions=MAX_POSITIONS, n_inner=40),
+    ),
+    "opt": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        dict(SIZES, ffn_dim=40, word_embed_proj_dim=64, activation_function="gelu"),
+    ),
+    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", dict(SIZES, layer_norm_eps=3e-5)),
+    "gpt_neox, one after another": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        dict(SIZES, use_parallel_residual=False, attention_bias=False),
+    ),
+    "falcon": ("FalconConfig", "FalconForCausalLM", FALCON),
+    "falcon, new": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        dict(FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    ),
+    "falcon, new with one norm": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        dict(FALCON, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+    ),
+    "falcon, one after another": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        dict(FALCON, multi_query=False, parallel_attn=False, bias=False),
+    ),
+    "phi": ("PhiConfig", "PhiForCausalLM", dict(SIZES, num_key_value_heads=2)),
+    "phi3": (
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        dict(SIZES, num_key_value_heads=2, sliding_window=6, original_max_position_embeddings=64),
+    ),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", dict(SIZES, num_key_value_heads=1, head_dim=8)),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        dict(
+            SIZES,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            mlp_only_layers=[1],
+        ),
+    ),
+}
 
 
 def tiny_causal(kind: str, seed: int = 0, **options: Any) -> transformers.PreTrainedModel:
     """Make a model in eval mode, with random biases and norms, whose EOS comes at many lengths."""
-    config_class, model_class, own = KINDS[kind]
-    config = getattr(transformers, config_class)(**{**SHAPES, **own, **options})
+    if kind in KINDS:
+        config_class, model_class, own = KINDS[kind]
+        own = {**SHAPES, **own}
+    else:
+        config_class, model_class, own = OTHER_KINDS[kind]
+        own = {**IDS, **own}
+    config = getattr(transformers, config_class)(**{**own, **options})
     network = getattr(transformers, model_class)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in network.named_parameters():
             # Gemma adds 1 by itself
-            is_scale = "norm" in name and not kind.startswith("gemma")
+            is_norm = "norm" in name or "ln_" in name
+            is_scale = is_norm and name.endswith("weight") and not kind.startswith("gemma")
             weight.copy_(is_scale + 0.25 * torch.randn(weight.shape, generator=generator))
         # EOS is far up or far down, so it is often chosen
         network.get_output_embeddings().weight[EOS] *= 2.0

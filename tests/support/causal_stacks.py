@@ -9,10 +9,10 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.packing import quantise
-from pybeam.backends.torch_layers import Activation
 from pybeam.contracts import Cells, Distances
-from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
-from pybeam.models.linear import PackedLinear
+from pybeam.models.linear import GatedLinear, PackedLinear
+from pybeam.models.transformer.layers import Layer, Stack
+from pybeam.models.transformer.norms import Norm, Norms
 
 NUM_POSITIONS = 300
 
@@ -36,7 +36,7 @@ class Shape:
     head_size: int = 10
     vocab: int = 70
     layers: int = 2
-    activation: Activation = Activation.SILU
+    activation: str = "silu"
     has_head_norms: bool = True
     has_after_norms: bool = False
     has_bias: bool = False
@@ -51,16 +51,14 @@ SHAPES = {
     "qwen2": Shape(has_head_norms=False, has_bias=True, head_size=6, is_tied=False),
     "llama": Shape(has_head_norms=False, key_heads=4, inner=64),
     "mistral": Shape(has_head_norms=False, key_heads=1, windows=(7,)),
-    "gemma3": Shape(
-        activation=Activation.TANH_GELU, has_after_norms=True, windows=(5, None, 20), layers=3
-    ),
+    "gemma3": Shape(activation="gelu_new", has_after_norms=True, windows=(5, None, 20), layers=3),
     "gemma2": Shape(
         has_head_norms=False, has_after_norms=True, windows=(4, None), soft_cap=2.0, head_size=16
     ),
 }
 
 
-def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[CausalStack, PackedLinear]:
+def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[Stack, PackedLinear]:
     """Return a random stack with weights of this dtype, int8 included, and its output layer."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -74,37 +72,35 @@ def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[CausalSta
         packed = quantise(weight) if dtype == torch.int8 else weight.to(dtype)
         return PackedLinear(packed, random(columns) if has_bias else None)
 
-    def norm(size: int, is_there: bool = True) -> RMSNorm | None:
-        return RMSNorm(1 + 0.1 * random(size), 1e-6, is_packed=True) if is_there else None
+    def norm(size: int, is_there: bool = True) -> Norm | None:
+        return Norm(1 + 0.1 * random(size), None, 1e-6, is_packed=True) if is_there else None
 
     d, size = shape.hidden, shape.head_size
     layers = [
-        CausalLayer(
-            self_norm=norm(d),
+        Layer(
+            self_norms=Norms(norm(d), norm(d, shape.has_after_norms)),
             qkv=linear((shape.heads + 2 * shape.key_heads) * size, d, shape.has_bias),
             query_norm=norm(size, shape.has_head_norms),
             key_norm=norm(size, shape.has_head_norms),
             self_out=linear(d, shape.heads * size),
-            after_self_norm=norm(d, shape.has_after_norms),
-            inner_norm=norm(d),
-            gate_up=linear(2 * shape.inner, d),
+            inner_norms=Norms(norm(d), norm(d, shape.has_after_norms)),
+            inner=GatedLinear(linear(2 * shape.inner, d), shape.activation),
             inner_out=linear(d, shape.inner),
-            after_inner_norm=norm(d, shape.has_after_norms),
             window=shape.windows[i % len(shape.windows)],
             rotary=i % 2,
         )
         for i in range(shape.layers)
     ]
     output = linear(shape.vocab, d)
-    stack = CausalStack(
+    stack = Stack(
         token_table=output if shape.is_tied else random(shape.vocab, d),
+        position_table=torch.empty(0, d),
         embedding_scale=2.0,
         layers=layers,
         final_norm=norm(d),
         num_heads=shape.heads,
         num_key_heads=shape.key_heads,
         head_size=size,
-        activation=shape.activation,
         rotary=[_table(size // 2, base) for base in (100.0, 5000.0)],
         scale=size**-0.5,
         soft_cap=shape.soft_cap,
@@ -130,23 +126,19 @@ class Call:
 
 
 def one_by_one(
-    backend: Backend, stack: CausalStack, output: PackedLinear, pool: Tensor, call: Call
+    backend: Backend, stack: Stack, output: PackedLinear, pool: Tensor, call: Call
 ) -> Tensor:
     """Return the logits [R, V] of one call per operator. Keys and values go to the pool."""
     stack, output = stack.with_backend(backend), output.with_backend(backend)
-    heads, key_heads = stack.num_heads, stack.num_key_heads
-    x = stack.embed(call.token)
+    x = stack.embed(call.token, call.position)
     for i, layer in enumerate(stack.layers):
-        qkv = layer.qkv(layer.self_norm(x)).view(len(x), -1, stack.head_size)
-        query, key, value = qkv.split((heads, key_heads, key_heads), 1)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = layer.query_norm(query), layer.key_norm(key)
-        query, key = (stack.turn(layer, part, call.position) for part in (query, key))
+        y = layer.self_norms.before(x)
+        query, key, value = stack.project(layer, y, call.position)
         backend.scatter_rows(pool[i], call.cell, torch.stack((key, value), 1))
         y = _attended(backend, stack, layer, call, (query, pool[i, :, 0], pool[i, :, 1]))
-        x = _added(layer.self_out, layer.after_self_norm, x, y.flatten(1))
-        y = stack.gate(layer.gate_up(layer.inner_norm(x)))
-        x = _added(layer.inner_out, layer.after_inner_norm, x, y)
+        x = _added(layer.self_out, layer.self_norms.added, x, y.flatten(1))
+        y = layer.inner(layer.inner_norms.before(x))
+        x = _added(layer.inner_out, layer.inner_norms.added, x, y)
     logits = output(stack.final_norm(x))
     if stack.output_soft_cap is not None:
         backend.soft_cap(logits, stack.output_soft_cap)
@@ -155,8 +147,8 @@ def one_by_one(
 
 def _attended(
     backend: Backend,
-    stack: CausalStack,
-    layer: CausalLayer,
+    stack: Stack,
+    layer: Layer,
     call: Call,
     tensors: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
@@ -168,5 +160,5 @@ def _attended(
     return backend.tree_attention(*tensors, Cells(*call.cells), stack.scale, distances)
 
 
-def _added(linear: PackedLinear, norm: RMSNorm | None, x: Tensor, y: Tensor) -> Tensor:
+def _added(linear: PackedLinear, norm: Norm | None, x: Tensor, y: Tensor) -> Tensor:
     return linear.add(x, y) if norm is None else x.add_(norm(linear(y)))

@@ -22,6 +22,11 @@ KINDS = {
     "mbart": ("MBart", "MBartForConditionalGeneration", dict(START, **SEQ2SEQ)),
     "bart": ("Bart", "BartForConditionalGeneration", dict(START, **SEQ2SEQ)),
     "pegasus": ("Pegasus", "PegasusForConditionalGeneration", dict(NO_BOS, **SEQ2SEQ)),
+    "blenderbot": (
+        "Blenderbot",
+        "BlenderbotForConditionalGeneration",
+        dict(START, **SEQ2SEQ),
+    ),
     "marian": (
         "Marian",
         "MarianMTModel",

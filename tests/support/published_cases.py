@@ -16,9 +16,9 @@ import transformers
 from torch import Tensor
 
 import pybeam
-from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.models.huggingface import wrap
 from pybeam.models.transformer.config import FAMILIES
+from pybeam.models.transformer.families import FAMILIES as CAUSAL_FAMILIES
 from support.published_classes import CannotBuild, generative_classes, networks
 
 # model types that `load_model` knows

@@ -33,6 +33,17 @@ KINDS = {
     "bart": ("Bart", dict(vocab_size=45, **IDS)),
     "bart-gelu_new": ("Bart", dict(vocab_size=45, **IDS, activation_function="gelu_new")),
     "bart-untied": ("Bart", dict(vocab_size=45, **IDS, tie_word_embeddings=False)),
+    "pegasus": (
+        "Pegasus",
+        dict(
+            vocab_size=45,
+            pad_token_id=0,
+            eos_token_id=1,
+            decoder_start_token_id=0,
+            forced_eos_token_id=None,
+            scale_embedding=True,
+        ),
+    ),
     "marian": ("Marian", dict(vocab_size=45, **MARIAN_IDS, activation_function="swish")),
     "marian-separate": (
         "Marian",
@@ -91,6 +102,7 @@ MODEL_CLASSES = {
     "M2M100": "M2M100ForConditionalGeneration",
     "MBart": "MBartForConditionalGeneration",
     "Bart": "BartForConditionalGeneration",
+    "Pegasus": "PegasusForConditionalGeneration",
     "Marian": "MarianMTModel",
     "FSMT": "FSMTForConditionalGeneration",
     "T5": "T5ForConditionalGeneration",

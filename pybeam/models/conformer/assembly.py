@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pybeam.backends.packing import Quantised
@@ -11,8 +10,9 @@ from pybeam.models.conformer.config import KERNEL, ConformerConfig
 from pybeam.models.conformer.model import Conformer, ConformerLayer, ConformerTransformer
 from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, Kernels, PlaneSubsampler
 from pybeam.models.linear import Linear
-from pybeam.models.transformer.assembly import Assembly
-from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
+from pybeam.models.transformer.assembly import Assembly, nowhere
+from pybeam.models.transformer.layers import Stack
+from pybeam.models.transformer.norms import Norm
 
 
 class ConformerAssembly(Assembly):
@@ -30,13 +30,11 @@ class ConformerAssembly(Assembly):
         )
         return ConformerTransformer(self._weights(), conformer)
 
-    def _encoder(self) -> Stack[EncoderLayer]:
-        config = self.config
-        size = config.head_size(config.num_encoder_heads)
-        nowhere = torch.empty(
-            0, config.hidden_size, dtype=self.reader.dtype, device=self.reader.device
-        )
-        return Stack(None, nowhere, 1.0, None, (), None, config.num_encoder_heads, size, size**-0.5)
+    def _encoder(self) -> Stack:
+        config, heads = self.config, self.config.num_encoder_heads
+        size = config.head_size(heads)
+        no_positions = nowhere(self.reader, config.hidden_size)
+        return Stack(None, no_positions, (), heads, heads, size, size**-0.5)
 
     def _plane_subsampler(self, front: ConformerConfig) -> PlaneSubsampler:
         name, channels = "encoder.subsample", front.num_channels
@@ -44,7 +42,7 @@ class ConformerAssembly(Assembly):
         return PlaneSubsampler(
             first=self._plane(f"{name}.conv1", channels, 1),
             second=self._plane(f"{name}.conv2", channels, channels),
-            out=self._linear([f"{name}.out"], size, channels * front.num_bands),
+            out=self._linear(f"{name}.out", size, channels * front.num_bands),
             right_padding=front.right_padding,
         )
 
@@ -68,8 +66,8 @@ class ConformerAssembly(Assembly):
         d, inner_size = self.config.hidden_size, self.config.encoder_inner_size
         return FeedForward(
             norm=self._norm(f"{name}.layer_norm"),
-            inner=self._linear([f"{name}.fc1"], inner_size, d, "swish"),
-            out=self._linear([f"{name}.fc2"], d, inner_size),
+            inner=self._linear(f"{name}.fc1", inner_size, d, "swish"),
+            out=self._linear(f"{name}.fc2", d, inner_size),
         )
 
     def _attention(self, name: str, kernels: Kernels) -> RelativeAttention:
@@ -100,6 +98,11 @@ class ConformerAssembly(Assembly):
             out=self._matrix(f"{name}.pointwise2", d, 2 * d),
             kernels=kernels,
         )
+
+    def _linear(self, name: str, rows: int, columns: int, activation: str | None = None) -> Linear:
+        """Return a linear layer with a bias."""
+        weight = self.reader.matrix([f"{name}.weight"], rows, columns)
+        return self.reader.linear(weight, self._take(f"{name}.bias", rows), activation)
 
     def _matrix(self, name: str, rows: int, columns: int) -> Linear:
         """Return a linear layer without a bias."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pybeam.models.conformer.parts import Kernels, Part
 from pybeam.models.linear import Linear
-from pybeam.models.transformer.layers import Norm
+from pybeam.models.transformer.norms import Norm
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.models.conformer.attention import RelativeAttention, distances
 from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, Part, PlaneSubsampler
-from pybeam.models.transformer.layers import Norm
 from pybeam.models.transformer.model import Transformer, Weights
+from pybeam.models.transformer.norms import Norm
 from pybeam.models.transformer.sources import SpeechSources
 
 
@@ -83,7 +83,7 @@ class ConformerTransformer(SpeechSources, Transformer):
         model.conformer = self.conformer.with_backend(backend)
         return model
 
-    def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
+    def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """Return the encoder's states [n, d] of checked sources, one after another."""
         lengths = [self.source_length(source) for source in sources]
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)

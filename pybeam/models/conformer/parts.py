@@ -19,7 +19,7 @@ from pybeam import backends
 from pybeam.backends import Backend
 from pybeam.models.conformer.config import KERNEL, STRIDE
 from pybeam.models.linear import Linear, PackedLinear
-from pybeam.models.transformer.layers import Norm
+from pybeam.models.transformer.norms import Norm
 
 # of a convolution over time: they stay in a cache while its weights pass
 BLOCK_ROWS = 64

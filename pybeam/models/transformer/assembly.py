@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import Checkpoint
-from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.linear import PackedLinear
 from pybeam.models.transformer.config import GATE, FrontConfig, TransformerConfig
-from pybeam.models.transformer.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    Norm,
-    Stack,
-    TokenTable,
-)
+from pybeam.models.transformer.facts import Names, NormFacts, StackFacts
+from pybeam.models.transformer.layers import Stack, TokenTable
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.positions import (
     position_offset,
@@ -23,11 +20,41 @@ from pybeam.models.transformer.positions import (
     skips_padding,
     with_padding,
 )
+from pybeam.models.transformer.relative import RelativeBias
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
+from pybeam.models.transformer.stacks import StackReader
 from pybeam.models.weights import WeightReader
 
 # the output layer's name where it is not `lm_head`
 OUTPUTS = {"fsmt": "decoder.output_projection.weight", "whisper": "proj_out.weight"}
+
+
+BART = Names(
+    self_norm="self_attn_layer_norm",
+    self_out="self_attn.out_proj",
+    inner_norm="final_layer_norm",
+    inner=("fc1",),
+    inner_out="fc2",
+)
+T5_ENCODER = Names(
+    layer="block.{}.layer.",
+    self_norm="0.layer_norm",
+    qkv=tuple(f"0.SelfAttention.{part}" for part in "qkv"),
+    self_out="0.SelfAttention.o",
+    inner_norm="1.layer_norm",
+    inner=("1.DenseReluDense.wi",),
+    inner_out="1.DenseReluDense.wo",
+)
+T5_DECODER = replace(
+    T5_ENCODER,
+    cross_norm="1.layer_norm",
+    cross_query="1.EncDecAttention.q",
+    cross_key_value=("1.EncDecAttention.k", "1.EncDecAttention.v"),
+    cross_out="1.EncDecAttention.o",
+    inner_norm="2.layer_norm",
+    inner=("2.DenseReluDense.wi",),
+    inner_out="2.DenseReluDense.wo",
+)
 
 
 class Assembly:
@@ -65,26 +92,17 @@ class Assembly:
 
     def _weights(self) -> Weights:
         # first what is large: it needs the most memory beside itself while it is packed
-        cross_key_value = self._cross_key_value()
+        cross_key_value = StackReader(self.reader, self._facts("decoder")).cross_key_value()
         return Weights(
             config=self.config,
             encoder=self._encoder(),
-            decoder=self._decoder(),
+            decoder=self._stack("decoder", self.target_table),
             cross_key_value=cross_key_value,
             output=self.output,
             dtype=self.reader.dtype,
             weight_dtype=self.reader.weight_dtype,
             device=self.reader.device,
         )
-
-    def _cross_key_value(self) -> Linear:
-        d = self.config.hidden_size
-        names = [
-            f"decoder.layers.{i}.encoder_attn.{part}_proj"
-            for i in range(self.config.num_decoder_layers)
-            for part in "kv"
-        ]
-        return self._linear(names, d, d)
 
     def _logit_bias(self) -> Tensor | None:
         if "final_logits_bias" not in self.checkpoint:
@@ -108,6 +126,14 @@ class Assembly:
     def _table_names(self) -> list[tuple[str, int]]:
         """Return names and lengths of the token tables of encoder, if any, decoder and output."""
         config = self.config
+        if config.relative is not None:
+            of_each = [
+                ["shared.weight", f"{stack}.embed_tokens.weight", "lm_head.weight"]
+                for stack in ("encoder", "decoder")
+            ]
+            # where the file has it, it may differ from the token table, whatever the config says
+            of_each.append(["lm_head.weight", *of_each[1]])
+            return [(self.checkpoint.first(names), config.vocab_size) for names in of_each]
         own = [OUTPUTS.get(config.model_type, "lm_head.weight")]
         shared, source, target = (
             "shared.weight",
@@ -141,47 +167,83 @@ class Assembly:
             found[name, num_rows] = next(earlier, table)
         return [found[key] for key in names]
 
-    def _encoder(self) -> Stack[EncoderLayer]:
-        config = self.config
-        return Stack(
-            token_table=self.source_table,
-            position_table=self._positions("encoder"),
-            embedding_scale=config.embedding_scale,
-            embedding_norm=self._embedding_norm("encoder"),
-            layers=tuple(
-                self._encoder_layer(f"encoder.layers.{i}.", config.encoder_inner_size)
-                for i in range(config.num_encoder_layers)
-            ),
-            final_norm=self._final_norm("encoder"),
-            num_heads=config.num_encoder_heads,
-            head_size=config.head_size(config.num_encoder_heads),
-            scale=config.head_size(config.num_encoder_heads) ** -0.5,
+    def _encoder(self) -> Stack:
+        return self._stack("encoder", self.source_table)
+
+    def _facts(self, name: str) -> StackFacts:
+        """Return the shapes and facts of a stack."""
+        config, family, is_encoder = self.config, self.config.family, name == "encoder"
+        is_relative = config.relative is not None
+        heads = config.num_encoder_heads if is_encoder else config.num_decoder_heads
+        names = (T5_ENCODER if is_encoder else T5_DECODER) if is_relative else BART
+        if is_relative and config.is_gated:
+            inner = names.inner[0]
+            names = replace(names, inner=(f"{inner}_0", f"{inner}_1"))
+        return StackFacts(
+            names=names,
+            norm=NormFacts(config.norm_epsilon, has_bias=not is_relative),
+            num_layers=config.num_encoder_layers if is_encoder else config.num_decoder_layers,
+            hidden_size=config.hidden_size,
+            inner_size=config.encoder_inner_size if is_encoder else config.decoder_inner_size,
+            num_heads=heads,
+            num_key_heads=heads,
+            head_size=config.head_size(heads),
+            activation=config.activation,
+            prefix=f"{name}.",
+            is_pre_norm=family.is_pre_norm,
+            has_cross=not is_encoder,
+            is_gated=config.is_gated,
+            has_qkv_bias=not is_relative,
+            has_key_bias=family.has_key_bias and not is_relative,
+            has_out_bias=not is_relative,
+            has_inner_bias=not is_relative,
         )
 
-    def _decoder(self) -> Stack[DecoderLayer]:
-        config = self.config
+    def _stack(self, name: str, table: TokenTable | None) -> Stack:
+        config, family, facts = self.config, self.config.family, self._facts(name)
+        reader, is_relative = StackReader(self.reader, facts), config.relative is not None
+        final = "final_layer_norm" if is_relative else "layer_norm"
+        final_norm = reader.norm(final) if family.has_final_norm else None
+        if final_norm is not None and name == "decoder":
+            # the output layer reads what this norm gives
+            final_norm.weight = final_norm.weight * config.output_scale
+        layers = reader.layers()
+        if is_relative:
+            own = self._relative(name, len(layers))
+            layers = tuple(
+                replace(layer, relative=one) for layer, one in zip(layers, own, strict=True)
+            )
         return Stack(
-            token_table=self.target_table,
-            position_table=self._positions("decoder"),
+            token_table=table,
+            position_table=nowhere(self.reader, config.hidden_size)
+            if is_relative
+            else self._positions(name),
             embedding_scale=config.embedding_scale,
-            embedding_norm=self._embedding_norm("decoder"),
-            layers=tuple(
-                self._decoder_layer(f"decoder.layers.{i}.")
-                for i in range(config.num_decoder_layers)
-            ),
-            final_norm=self._final_norm("decoder"),
-            num_heads=config.num_decoder_heads,
-            head_size=config.head_size(config.num_decoder_heads),
-            scale=config.head_size(config.num_decoder_heads) ** -0.5,
+            embedding_norm=reader.norm("layernorm_embedding")
+            if family.has_embedding_norm
+            else None,
+            layers=layers,
+            final_norm=final_norm,
+            num_heads=facts.num_heads,
+            num_key_heads=facts.num_heads,
+            head_size=facts.head_size,
+            # T5 has the scale in its weights
+            scale=1.0 if is_relative else facts.head_size**-0.5,
         )
 
-    def _embedding_norm(self, stack: str) -> Norm | None:
-        has_one = self.config.family.has_embedding_norm
-        return self._norm(f"{stack}.layernorm_embedding") if has_one else None
+    def _relative(self, stack: str, num_layers: int) -> list[RelativeBias]:
+        """Return the biases of each layer, which share one object if they share a table."""
+        config, relative = self.config, self.config.relative
+        assert relative is not None
 
-    def _final_norm(self, stack: str) -> Norm | None:
-        has_one = self.config.family.has_final_norm
-        return self._norm(f"{stack}.layer_norm") if has_one else None
+        def own(i: int) -> RelativeBias:
+            name = f"{stack}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
+            weight = self._take(name, relative.num_buckets, config.num_encoder_heads)
+            return RelativeBias.of_buckets(weight, relative, is_causal=stack == "decoder")
+
+        if config.family.shares_relative:
+            return [own(0)] * num_layers
+        return [own(i) for i in range(num_layers)]
 
     def _positions(self, stack: str) -> Tensor:
         """Return the position table of a stack: the file's, or else the formula's."""
@@ -207,42 +269,10 @@ class Assembly:
         is_padded = not is_encoder and skips_padding(config)
         return with_padding(config, table) if is_padded else table
 
-    def _encoder_layer(self, prefix: str, inner_size: int) -> EncoderLayer:
-        d = self.config.hidden_size
-        return EncoderLayer(
-            self_norm=self._norm(f"{prefix}self_attn_layer_norm"),
-            qkv=self._linear([f"{prefix}self_attn.{part}_proj" for part in "qkv"], d, d),
-            self_out=self._linear([f"{prefix}self_attn.out_proj"], d, d),
-            inner_norm=self._norm(f"{prefix}final_layer_norm"),
-            inner=self._linear([f"{prefix}fc1"], inner_size, d, self.config.activation),
-            inner_out=self._linear([f"{prefix}fc2"], d, inner_size),
-        )
 
-    def _decoder_layer(self, prefix: str) -> DecoderLayer:
-        d = self.config.hidden_size
-        return self._encoder_layer(prefix, self.config.decoder_inner_size).with_cross(
-            norm=self._norm(f"{prefix}encoder_attn_layer_norm"),
-            query=self._linear([f"{prefix}encoder_attn.q_proj"], d, d),
-            out=self._linear([f"{prefix}encoder_attn.out_proj"], d, d),
-        )
-
-    def _norm(self, name: str) -> Norm:
-        size = self.config.hidden_size
-        weight, bias = (self._take(f"{name}.{part}", size) for part in ("weight", "bias"))
-        return Norm(weight, bias, is_packed=self.reader.is_packed)
-
-    def _linear(
-        self, names: list[str], rows: int, columns: int, activation: str | None = None
-    ) -> Linear:
-        """Join several linear layers into one, with their outputs one after another."""
-        weight = self.reader.matrix([f"{name}.weight" for name in names], rows, columns)
-        bias = torch.cat([self._bias(name, rows) for name in names])
-        return self.reader.linear(weight, bias, activation)
-
-    def _bias(self, name: str, rows: int) -> Tensor:
-        if name.endswith("k_proj") and not self.config.family.has_key_bias:
-            return torch.zeros(rows, dtype=self.reader.dtype, device=self.reader.device)
-        return self._take(f"{name}.bias", rows)
+def nowhere(reader: WeightReader, size: int) -> Tensor:
+    """Return a table of positions [0, d] that adds nothing."""
+    return torch.empty(0, size, dtype=reader.dtype, device=reader.device)
 
 
 def is_equal(one: Tensor | Quantised, other: Tensor | Quantised) -> bool:

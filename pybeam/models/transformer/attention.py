@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.models.base import Alignment
+from pybeam.models.transformer.layers import Layer
 from pybeam.models.transformer.positions import decoder_rows
+from pybeam.models.transformer.running import run_layers
 
 
 class Pass(Protocol):
     """The parts of a transformer's session that such a pass needs."""
 
     model: Any
+    backend: Backend
 
     def cross_keys_and_values(self, state: Tensor) -> Tensor: ...
-    def before(self, norm: Any, x: Tensor) -> Tensor: ...
-    def after(self, norm: Any, x: Tensor) -> Tensor: ...
-    def inner(self, layer: Any, x: Tensor) -> Tensor: ...
 
 
 def cross_attention(
@@ -41,7 +42,7 @@ def cross_attention(
         alignment: the layer and the heads.
     """
     last = alignment.layer % len(session.model.decoder.layers)
-    weight, _ = next(itertools.islice(_layers(session, state, hypotheses), last, None))
+    [*_, weight], _ = _passed(session, state, hypotheses, last + 1)
     if alignment.heads is not None:
         weight = weight[:, list(alignment.heads)]
     mean = weight.mean(1).cpu()  # [B, T, E]
@@ -66,23 +67,20 @@ def head_attention(
         Weights [N, tokens + 1, E] of the N heads, and logits [tokens + 1, V], float32 on the host. Row t
         belongs to the step whose logits give token t.
     """
+    weights, states = _passed(session, state, [tokens], len(session.model.decoder.layers))
+    chosen = torch.stack([weights[layer][0, head] for layer, head in heads])
+    return chosen.cpu(), session.model.output(states).float().cpu()
+
+
+def _passed(
+    session: Pass, state: Tensor, hypotheses: Sequence[Sequence[int]], num_layers: int
+) -> tuple[list[Tensor], Tensor]:
+    """Return the attention of the first layers over the source, [B, H, T, E] float32 each, and their states.
+
+    The states are [B * T, d], behind the final norm.
+    """
     model = session.model
-    weights = []
-    for weight, x in _layers(session, state, [tokens]):
-        weights.append(weight[0])
-        last = x
-    if model.decoder.final_norm is not None:
-        last = model.decoder.final_norm(last)
-    chosen = torch.stack([weights[layer][head] for layer, head in heads])
-    return chosen.cpu(), model.output(last).float().cpu()
-
-
-def _layers(
-    session: Pass, state: Tensor, hypotheses: Sequence[Sequence[int]]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each layer's attention over the source [B, H, T, E], float32, and its output [B * T, d]."""
-    model, decoder = session.model, session.model.decoder
-    heads = decoder.num_heads
+    decoder = replace(model.decoder, layers=model.decoder.layers[:num_layers])
     num, longest = len(hypotheses), 1 + max(map(len, hypotheses))
     # padding behind an output is causal: no token before it sees it
     padded = [[model.start_id, *one, *[0] * (longest - 1 - len(one))] for one in hypotheses]
@@ -90,24 +88,30 @@ def _layers(
     position = torch.arange(longest, dtype=torch.int32, device=model.device).repeat(num)
     # as they were when the outputs were found
     key_value = session.cross_keys_and_values(state).to(model.dtype)  # [E, layers, 2, H, D]
-    x = decoder.embed(token, decoder_rows(model.config, token, position))  # [B * T, d]
-    for i, layer in enumerate(decoder.layers):
-        qkv = layer.qkv(session.before(layer.self_norm, x)).view(num, longest, 3, heads, -1)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # [B, H, T, D] each
-        bias = (
-            decoder.relative[i].causal_mask(longest).to(query.dtype) if decoder.relative else None
-        )
+    weights = []
+
+    def heads_first(x: Tensor) -> Tensor:
+        return x.view(num, longest, decoder.num_heads, -1).transpose(1, 2)  # [B, H, T, D]
+
+    def rows_first(y: Tensor) -> Tensor:
+        return y.transpose(1, 2).reshape(num * longest, -1)  # [B * T, H D]
+
+    def attend_own(i: int, layer: Layer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        relative = layer.relative
+        bias = None if relative is None else relative.causal_mask(longest).to(query.dtype)
+        query, key, value = map(heads_first, (query, key, value))
         y = F.scaled_dot_product_attention(
             query, key, value, bias, is_causal=bias is None, scale=decoder.scale
         )
-        y = y.transpose(1, 2).reshape(num * longest, -1)  # [B * T, d]
-        x = session.after(layer.self_norm, layer.self_out.add(x, y))
-        query = layer.cross_query(session.before(layer.cross_norm, x))
-        query = query.view(num, longest, heads, -1).transpose(1, 2)  # [B, H, T, D]
+        return rows_first(y)
+
+    def attend_cross(i: int, query: Tensor) -> Tensor:
         key, value = key_value[:, i].permute(1, 2, 0, 3)  # [H, E, D] each
-        score = query.float() @ key.float().transpose(1, 2) * decoder.scale
-        weight = score.softmax(-1)  # [B, H, T, E]
-        y = (weight.to(value.dtype) @ value).transpose(1, 2).reshape(num * longest, -1)
-        x = session.after(layer.cross_norm, layer.cross_out.add(x, y))
-        x = session.inner(layer, x)
-        yield weight, x
+        score = heads_first(query).float() @ key.float().transpose(1, 2) * decoder.scale
+        weights.append(score.softmax(-1))
+        return rows_first(weights[-1].to(value.dtype) @ value)
+
+    inputs = token, decoder_rows(model.config, token, position)
+    states = run_layers(session.backend, decoder, inputs, attend_own, attend_cross)
+    assert states is not None
+    return weights, states

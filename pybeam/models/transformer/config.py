@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
-from pybeam.models.causal.fields import Fields
 from pybeam.models.conformer.config import MAX_FEATURES, ConformerConfig, read_conformer
+from pybeam.models.fields import Fields
 from pybeam.text.json_files import (
     LARGEST,
     MAX_LAYERS,
@@ -42,11 +40,19 @@ class Family:
 
 
 GATE = "glu"  # a * sigmoid(b) of channels a and b
+# what T5 and its kin call these
+T5_FIELDS = {
+    "encoder_layers": ("num_layers",),
+    "decoder_layers": ("num_decoder_layers", "num_layers"),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), ("num_heads",)),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), ("d_ff",)),
+}
 ATTENTIONAL_LSTM = "attentional_lstm"  # no transformer; see `pybeam.models.rnn`
 FAMILIES = {
     "m2m_100": Family(True, False, True, "sinusoidal", scale_embedding=True, activation="relu"),
     "mbart": Family(True, True, True, "learned", start_id=None),
     "bart": Family(False, True, False, "learned"),
+    "pegasus": Family(True, False, True, "marian", start_id=0),
     "marian": Family(False, False, False, "marian", start_id=58100),
     "fsmt": Family(
         False,
@@ -197,12 +203,13 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> T
                 f"`{flag}` in {path} must be {getattr(family, fact)} for model type "
                 f"{model_type!r}, but is {config[flag]}; is `model_type` the right one?"
             )
-    build = _build_relative if family.positions == "relative" else _build
-    return build(path, config, generation, model_type, family)
+    return _build(path, config, generation, model_type, family)
 
 
 def _not_built_in(path: Path, config: dict[str, Any]) -> str:
     """Name the architectures that `load_model` knows, and the way to search one that transformers knows."""
+    from pybeam.models.transformer.families import FAMILIES as CAUSAL_FAMILIES
+
     model_type = config.get("model_type")
     known = ", ".join(sorted([*FAMILIES, *CAUSAL_FAMILIES, ATTENTIONAL_LSTM]))
     message = f"`model_type` in {path} must be one of {known}, but is {model_type!r}"
@@ -235,14 +242,19 @@ def _known(
 def _build(
     path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
 ) -> TransformerConfig:
-    size = partial(positive, path, config)
+    is_relative = family.positions == "relative"
+    fields = Fields(path, config, names=T5_FIELDS if is_relative else {})
+
+    def size(name: str, most: int = LARGEST) -> int:
+        return positive(path, config, fields.own(name), most)
+
     source_name, target_name = "vocab_size", "vocab_size"
     if model_type == "fsmt":
         source_name, target_name = "src_vocab_size", "tgt_vocab_size"
     elif model_type == "marian" and not config.get("share_encoder_decoder_embeddings", True):
         target_name = "decoder_vocab_size"
     hidden_size = size("d_model")
-    for heads in ("encoder_attention_heads", "decoder_attention_heads"):
+    for heads in () if is_relative else ("encoder_attention_heads", "decoder_attention_heads"):
         if hidden_size % size(heads):
             raise ValueError(
                 f"`d_model` in {path} must be a multiple of `{heads}`, "
@@ -254,14 +266,20 @@ def _build(
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:
         start_id = token_id("bos_token_id", path, config, generation, None)
-    eos_id, *others = eos_ids(path, config, generation, vocab_size)
-    known = partial(_known, path, vocab_size, target_name=target_name)
-    pad_id = config.get("pad_token_id")
-    if pad_id is not None and (type(pad_id) is not int or not 0 <= pad_id <= LARGEST):
-        raise ValueError(f"`pad_token_id` in {path} must be a token id or null, but is {pad_id!r}")
+    eos_id, *others = eos_ids(path, config, generation, vocab_size, 1 if is_relative else None)
+    pad_id = fields.optional_size("pad_token_id", 0)
     positions = source_positions = "max_position_embeddings"
     if family.hears:
         positions, source_positions = "max_target_positions", "max_source_positions"
+    own: dict[str, Any] = dict(
+        max_positions=None if is_relative else size(positions),
+        max_source_positions=None if is_relative else size(source_positions),
+        activation=config.get("activation_function", family.activation),
+        embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
+        ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
+    )
+    if is_relative:
+        own |= _t5_facts(fields, model_type, family, hidden_size)
     return TransformerConfig(
         path=path,
         model_type=model_type,
@@ -275,62 +293,28 @@ def _build(
         num_decoder_heads=size("decoder_attention_heads"),
         encoder_inner_size=size("encoder_ffn_dim"),
         decoder_inner_size=size("decoder_ffn_dim"),
-        max_positions=size(positions),
-        max_source_positions=size(source_positions),
-        activation=config.get("activation_function", family.activation),
-        embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
-        ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
-        pad_id=1 if pad_id is None else pad_id,
-        start_id=known("decoder_start_token_id", start_id),
+        pad_id=int(not is_relative) if pad_id is None else pad_id,
+        start_id=_known(path, vocab_size, "decoder_start_token_id", start_id, target_name),
         eos_id=eos_id,
         other_eos_ids=tuple(others),
         front=FRONTS[model_type](path, config, size) if family.hears else None,
+        **own,
     )
 
 
-def _build_relative(
-    path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
-) -> TransformerConfig:
-    """Read the config of T5 and its kin, whose names differ."""
-    size, fields = partial(positive, path, config), Fields(path, config)
-    hidden_size, inner_size, num_layers = (
-        size("d_model"),
-        size("d_ff"),
-        size("num_layers", MAX_LAYERS),
-    )
-    has_own = config.get("num_decoder_layers") is not None
-    is_gated, activation = _inner_activation(path, config, family)
-    vocab_size = size("vocab_size")
-    eos_id, *others = eos_ids(path, config, generation, vocab_size, default=1)
-    start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
+def _t5_facts(fields: Fields, model_type: str, family: Family, hidden_size: int) -> dict[str, Any]:
+    """Return what T5 and its kin have of their own."""
+    is_gated, activation = _inner_activation(fields.path, fields.config, family)
     # T5 scales what its output layer reads if that is the token table, and mT5 never does
-    scales = config.get("scale_decoder_outputs")
+    scales = fields.get("scale_decoder_outputs")
     if scales is None:
-        scales = model_type != "mt5" and config.get("tie_word_embeddings") is not False
-    return TransformerConfig(
-        path=path,
-        model_type=model_type,
-        family=family,
-        source_vocab_size=vocab_size,
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_encoder_layers=num_layers,
-        num_decoder_layers=size("num_decoder_layers", MAX_LAYERS) if has_own else num_layers,
-        num_encoder_heads=size("num_heads"),
-        num_decoder_heads=size("num_heads"),
-        encoder_inner_size=inner_size,
-        decoder_inner_size=inner_size,
-        max_positions=None,
-        max_source_positions=None,
+        scales = model_type != "mt5" and fields.get("tie_word_embeddings") is not False
+    return dict(
         activation=activation,
         embedding_scale=1.0,
         ties_embeddings=True,
-        pad_id=fields.optional_size("pad_token_id", 0) or 0,
-        start_id=_known(path, vocab_size, "decoder_start_token_id", start_id),
-        eos_id=eos_id,
-        other_eos_ids=tuple(others),
         relative=_relative_positions(fields),
-        inner_head_size=size("d_kv"),
+        inner_head_size=positive(fields.path, fields.config, "d_kv"),
         is_gated=is_gated,
         norm_epsilon=fields.number("layer_norm_epsilon", 1e-6),
         output_scale=hidden_size**-0.5 if scales else 1.0,

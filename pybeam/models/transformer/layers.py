@@ -1,74 +1,76 @@
-"""The parts of a transformer that hold weights: norms, layers, and embeddings with their layers."""
+"""The parts of a transformer that hold weights: layers, and embeddings with their layers."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam import backends
 from pybeam.backends import Backend, torch_layers
 from pybeam.backends.packing import Quantised
 from pybeam.models.linear import GatedLinear, Linear, PackedLinear
-from pybeam.models.norms import RMSNorm
+from pybeam.models.transformer.norms import Norm, Norms
 from pybeam.models.transformer.relative import RelativeBias
+
+if TYPE_CHECKING:
+    from pybeam.models.transformer.experts import Experts
+    from pybeam.models.transformer.rotary import RotaryTable
 
 # [V, d]: as it is, or the output layer where that has the same table
 TokenTable = Tensor | Quantised | PackedLinear
 
 
-class Norm:
-    """Layer normalisation. A backend computes it if the linear layers are packed for one (`can_pack`)."""
-
-    def __init__(
-        self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_packed: bool = False
-    ) -> None:
-        self.weight, self.bias, self.epsilon = weight, bias, epsilon
-        self._backend = backends.resolve("auto", weight.device) if is_packed else None
-
-    def with_backend(self, backend: Backend) -> Norm:
-        """Return the same norm, computed by this backend module, or by torch if it is not packed."""
-        norm = copy.copy(self)
-        norm._backend = backend if self._backend is not None else None
-        return norm
-
-    def __call__(self, x: Tensor) -> Tensor:
-        kernels = torch_layers if self._backend is None else self._backend
-        return kernels.layer_norm(x, self.weight, self.bias, self.epsilon)
-
-
-AnyNorm = Norm | RMSNorm
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderLayer:
-    self_norm: AnyNorm
-    qkv: Linear  # [3 H D, d]
-    self_out: Linear
-    inner_norm: AnyNorm
-    inner: Linear | GatedLinear  # with the activation
-    inner_out: Linear
+class _Part:
+    """A dataclass of layers and norms."""
 
     def with_backend(self, backend: Backend) -> Self:
-        """Return the same layer, computed by this backend module."""
-        names = [field.name for field in fields(self)]
-        return replace(self, **{name: getattr(self, name).with_backend(backend) for name in names})
+        """Return the same part, computed by this backend module."""
+        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        changed = {
+            name: part.with_backend(backend)
+            for name, part in own.items()
+            if hasattr(part, "with_backend")
+        }
+        return replace(self, **changed)  # type: ignore[type-var]
 
-    def with_cross(self, norm: AnyNorm, query: Linear, out: Linear) -> DecoderLayer:
-        """Return a decoder's layer: this one, and attention over encoder states."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return DecoderLayer(**own, cross_norm=norm, cross_query=query, cross_out=out)
+
+# H heads of queries, G heads of keys and of values, D numbers a head, d hidden numbers, F inner ones
+@dataclass(frozen=True, slots=True)
+class Cross(_Part):
+    """Attention over encoder states."""
+
+    norms: Norms
+    query: Linear  # [H D, d]
+    out: Linear  # [d, H D]
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderLayer(EncoderLayer):
-    cross_norm: AnyNorm
-    cross_query: Linear
-    cross_out: Linear
+class Layer(_Part):
+    """Attention, attention over encoder states in a decoder that has an encoder, and inner layers."""
+
+    self_norms: Norms
+    qkv: Linear  # [(H + 2 G) D, d]: queries, keys, values
+    self_out: Linear  # [d, H D]
+    inner_norms: Norms
+    inner: Linear | GatedLinear | Callable[[Tensor], Tensor]  # with the activation
+    inner_out: Linear | Experts  # [d, F]
+    cross: Cross | None = None
+    query_norm: Norm | None = None  # over D, before the rotary embedding
+    key_norm: Norm | None = None
+    window: int | None = None  # a row sees its last `window` positions, its own counted; None: all
+    rotary: int | None = None  # which of the stack's tables
+    relative: RelativeBias | None = None  # of scores, by distance
+
+    @property
+    def linears(self) -> list[Any]:
+        """All parts of the layer that a program would have to know, norms left out."""
+        inner = self.inner.linear if isinstance(self.inner, GatedLinear) else self.inner
+        cross = [] if self.cross is None else [self.cross.query, self.cross.out]
+        return [self.qkv, self.self_out, *cross, inner, self.inner_out]
 
 
 def token_table(table: TokenTable) -> tuple[Tensor, Tensor | None]:
@@ -78,44 +80,41 @@ def token_table(table: TokenTable) -> tuple[Tensor, Tensor | None]:
     return table if isinstance(table, Quantised) else (table, None)
 
 
-Layer = TypeVar("Layer", bound=EncoderLayer)
-
-
 @dataclass(frozen=True, slots=True)
-class Stack(Generic[Layer]):
-    """The encoder or the decoder without its attention state."""
+class Stack:
+    """An encoder or a decoder without its attention state and its output layer."""
 
     # None for an encoder that reads no tokens
     token_table: TokenTable | None
-    position_table: (
-        Tensor  # [positions, d], row i for the i-th token; without rows nothing is added
-    )
-    embedding_scale: float
-    embedding_norm: Norm | None
+    # [positions, d], row i for the i-th token; without rows nothing is added
+    position_table: Tensor
     layers: Sequence[Layer]
-    final_norm: AnyNorm | None
-    num_heads: int
-    head_size: int
+    num_heads: int  # H
+    num_key_heads: int  # G
+    head_size: int  # D
     scale: float  # of queries times keys
-    # of each layer's self-attention, if positions are relative
-    relative: Sequence[RelativeBias] = ()
-    # computes embeddings; None: torch does
+    embedding_scale: float = 1.0
+    embedding_norm: Norm | None = None
+    final_norm: Norm | None = None
+    # inner layers read what attention reads, and both add to that
+    is_parallel: bool = False
+    soft_cap: float | None = None  # scores become cap * tanh(score / cap)
+    output_soft_cap: float | None = None  # and so do logits
+    rotary: Sequence[RotaryTable] = ()
+    # computes embeddings and rotary embeddings; None: torch does
     backend: Backend | None = None
 
-    def with_backend(self, backend: Backend) -> Stack[Layer]:
+    def with_backend(self, backend: Backend) -> Stack:
         """Return the same stack, computed by this backend module if its layers are packed."""
+        # there may be no layers
+        is_packed = any(isinstance(layer.qkv, PackedLinear) for layer in self.layers[:1])
         return replace(
             self,
-            backend=backend if self.is_packed else None,
+            backend=backend if is_packed else None,
             embedding_norm=self.embedding_norm and self.embedding_norm.with_backend(backend),
             layers=[layer.with_backend(backend) for layer in self.layers],
             final_norm=self.final_norm and self.final_norm.with_backend(backend),
         )
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether a backend computes the layers. There may be none."""
-        return any(isinstance(layer.qkv, PackedLinear) for layer in self.layers[:1])
 
     @property
     def hidden_size(self) -> int:
@@ -123,28 +122,33 @@ class Stack(Generic[Layer]):
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in the table, which must be there."""
+        """Number of tokens in the table; 0: there is none."""
         table = self.token_table
         if isinstance(table, PackedLinear):
             return table.num_columns
-        assert table is not None
-        return len(table.q if isinstance(table, Quantised) else table)
+        return 0 if table is None else len(table.q if isinstance(table, Quantised) else table)
 
-    def embed(self, token: Tensor, position: Tensor) -> Tensor:
-        """Return hidden states [n, d] for tokens [n] at these positions [n], both int32."""
+    @property
+    def kernels(self) -> Any:
+        """The module that computes what is no linear layer and no norm."""
+        return torch_layers if self.backend is None else self.backend
+
+    @property
+    def has_distances(self) -> bool:
+        """Whether attention depends on distances between tokens."""
+        return any(layer.window is not None or layer.relative is not None for layer in self.layers)
+
+    def following(self, i: int) -> Norm | None:
+        """Return the norm before layer i, or the final norm behind all layers."""
+        return self.layers[i].self_norms.before if i < len(self.layers) else self.final_norm
+
+    def embed(self, token: Tensor, place: Tensor) -> Tensor:
+        """Return hidden states [n, d] for tokens [n] at these rows [n] of the position table, both int32."""
         table = self.token_table
         assert table is not None
-        kernels = torch_layers if self.backend is None else self.backend
         weight, scale = token_table(table)
-        x = kernels.embed(
-            token,
-            position,
-            weight,
-            scale,
-            self.num_tokens,
-            self.position_table,
-            self.embedding_scale,
-        )  # [n, d]
+        given = token, place, weight, scale, self.num_tokens, self.position_table
+        x = self.kernels.embed(*given, self.embedding_scale)  # [n, d]
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def place(self, y: Tensor, position: Tensor) -> Tensor:
@@ -152,3 +156,27 @@ class Stack(Generic[Layer]):
         x = F.embedding(position, self.position_table)  # [n, d]
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def project(
+        self, layer: Layer, y: Tensor, place: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [n, H, D], keys and values [n, G, D] of normalised states y [n, d].
+
+        `place` [n] int32 are the rows of rotary tables.
+        """
+        qkv = layer.qkv(y).view(y.shape[0], -1, self.head_size)
+        heads, key_heads = self.num_heads, self.num_key_heads
+        query, key, value = qkv.split((heads, key_heads, key_heads), 1)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = layer.query_norm(query.contiguous()), layer.key_norm(key.contiguous())
+        if layer.rotary is not None:
+            assert place is not None
+            table = self.rotary[layer.rotary]
+            query, key = (self._turned(table, part, place) for part in (query, key))
+        return query, key, value
+
+    def _turned(self, table: RotaryTable, x: Tensor, place: Tensor) -> Tensor:
+        """Return queries or keys x [n, heads, D], their first numbers turned by the angles of places [n]."""
+        size = 2 * table.cos.shape[1]
+        turned = self.kernels.rotary(x[..., :size].contiguous(), place, table.cos, table.sin)
+        return turned if size == self.head_size else torch.cat((turned, x[..., size:]), -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,18 +13,16 @@ from torch import Tensor
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
 from pybeam.backends.transfer import all_to_device, to_device
-from pybeam.contracts import NewNodes
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, InProcess, Session
 from pybeam.models.cells import Cells
-from pybeam.models.linear import Linear, PackedLinear
-from pybeam.models.residual import add_and_norm
+from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
-from pybeam.models.transformer.fused import FusedStack, fused
-from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Layer, Stack
+from pybeam.models.transformer.layers import Stack
 from pybeam.models.transformer.positions import decoder_rows
+from pybeam.models.transformer.running import Inputs, Seen, StackRunner
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
 
@@ -33,8 +30,8 @@ class Weights(NamedTuple):
     """The parts of a transformer."""
 
     config: TransformerConfig
-    encoder: Stack[EncoderLayer]
-    decoder: Stack[DecoderLayer]
+    encoder: Stack
+    decoder: Stack
     cross_key_value: Linear  # [layers * 2 * d, d], of all decoder layers at once
     output: Linear  # [V, d]
     dtype: torch.dtype  # dtype of activations, keys and values, and logits
@@ -43,7 +40,7 @@ class Weights(NamedTuple):
 
 
 class Transformer(InProcess, TextSources):
-    """M2M100, NLLB, mBART, BART, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
+    """M2M100, NLLB, mBART, BART, Pegasus, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token. Padding
     inside a hypothesis has the position that `pybeam.models.transformer.positions.with_padding` gives it.
@@ -119,17 +116,11 @@ class Transformer(InProcess, TextSources):
         if highest >= num_heads:
             raise ValueError(f"`heads` must be 0 to {num_heads - 1}, but one is {highest}")
 
-    def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """Return the inputs [n, d] of the encoder's layers for checked sources, one after another.
+    def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Inputs:
+        """Return what the encoder reads of checked sources, one after another.
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
-        return self.encoder.embed(self.tokens_of(sources), position)
-
-    def encoder_inputs(
-        self, sources: Sequence[Tensor], position: Tensor
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return what a fused encoder reads: tokens and positions, or `embed_sources`."""
         return self.tokens_of(sources), position
 
     def tokens_of(self, sources: Sequence[Tensor]) -> Tensor:
@@ -143,33 +134,23 @@ class TransformerSession(Session):
     can_read = True
 
     def __init__(self, model: Transformer, backend: Backend) -> None:
-        self.model, self._backend = model, backend
-        decoder, config = model.decoder, model.config
-        self._is_pre_norm = is_pre_norm = config.family.is_pre_norm
-        self._fused_encoder = fused(backend, model.encoder, None, is_pre_norm)
-        self._fused_decoder = fused(backend, decoder, model.output, is_pre_norm)
-        self._head_size = decoder.head_size
-        pool = (len(decoder.layers), decoder.num_heads, self._head_size)
+        self.model, self.backend = model, backend
+        decoder = model.decoder
+        self._encoder = StackRunner(backend, model.encoder)
+        self._decoder = StackRunner(backend, decoder, model.output)
+        pool = (len(decoder.layers), decoder.num_heads, decoder.head_size)
         self._own = KeyValuePool(*pool, model.dtype, model.device)
         self._cross = KeyValuePool(*pool, model.cross_cache_dtype, model.device)
         self._source = SourceCells(model.device)
+        self._has_distances = decoder.has_distances
         # the position of the token in each cell, where positions are relative
         self._cell_position = torch.empty(0, dtype=torch.int32, device=model.device)
-        # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
-        self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
-
-    @cached_property
-    def _fused_states(self) -> FusedStack:
-        """The decoder without its output layer."""
-        states = fused(self._backend, self.model.decoder, None, self._is_pre_norm)
-        assert states is not None, "there is one with the output layer"
-        return states
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
         old = self._cell_position
-        if self.model.decoder.relative and old.numel() < num_cells:
+        if self._has_distances and old.numel() < num_cells:
             self._cell_position = old.new_zeros(num_cells)
             self._cell_position[: old.numel()] = old
 
@@ -194,70 +175,21 @@ class TransformerSession(Session):
         return num_cells * self._own.cell_bytes + of_source
 
     def step(self, rows: Rows) -> Tensor:
-        model, own = self.model, Cells.of_tree(rows)
-        self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
-        out = None if rows.token.is_cuda else self._logits_of(rows.token.shape[0])  # [R, V]
-        if self._fused_decoder is None:
-            return model.output(self._states_of(rows, own), out)  # [R, V]
-        assert out is not None and isinstance(model.output, PackedLinear), "others are not fused"
-        if rows.wanted is None:
-            return self._run(self._fused_decoder, out, rows, own)
-        return model.output.some(self._states_of(rows, own), rows.wanted, out)
+        given = self._seen(rows, Cells.of_tree(rows))
+        return self._decoder.logits(*given, wanted=rows.wanted)
 
     def read(self, rows: Rows) -> None:
+        self._decoder.states(*self._seen(rows, Cells.of_path(rows)))
+
+    def _seen(self, rows: Rows, own: Cells) -> tuple[tuple[Tensor, Tensor], Seen, Seen]:
+        """Return the decoder's inputs, and what rows see: `own` cells of the tree, and those of sources."""
         self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
-        self._states_of(rows, Cells.of_path(rows))
-
-    def _run(self, stack: FusedStack, out: Tensor, rows: Rows, own: Cells) -> Tensor:
-        """Send rows through a fused decoder. Returns `out`, its logits or its states."""
-        if self.model.decoder.relative:
-            self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
+        seen = Seen(own, self._own, rows.cell)
+        if self._has_distances:
+            self.backend.scatter_rows(self._cell_position, rows.cell, rows.position)
+            seen = seen._replace(position=rows.position, cell_position=self._cell_position)
         place = decoder_rows(self.model.config, rows.token, rows.position)
-        inputs, cross = (rows.token, place), Cells.of_encoder(rows, self._source)
-        pools, cells = (self._own.memory, self._cross.memory), (own, cross)
-        return stack.decode(out, inputs, pools, rows.cell, cells, self._cell_position)
-
-    def _states_of(self, rows: Rows, own: Cells) -> Tensor:
-        """Return what the output layer reads of rows [R, d], which see `own` cells of the tree."""
-        decoder, pool = self.model.decoder, self._own
-        if self._fused_decoder is not None:
-            x = torch.empty(rows.token.shape[0], self.model.config.hidden_size)
-            return self._run(self._fused_states, x, rows, own)
-        cross, heads, size = (
-            Cells.of_encoder(rows, self._source),
-            decoder.num_heads,
-            self._head_size,
-        )
-        places = rows.position, self._cell_position
-        if decoder.relative:
-            self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
-        place = decoder_rows(self.model.config, rows.token, rows.position)
-        x = decoder.embed(rows.token, place)  # [R, d]
-        y = self.first(decoder, x)
-        for i, (layer, next_norm) in enumerate(self.seams(decoder)):
-            qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
-            distances = decoder.relative[i].between(*places) if decoder.relative else None
-            query, key, value = qkv.unbind(1)
-            new = NewNodes(key, value, rows.cell)
-            given = query, pool.key[i], pool.value[i], decoder.scale, distances, new
-            y = own.attend(self._backend, *given)
-            norms = layer.self_norm, layer.cross_norm
-            x, y = self.joined(layer.self_out, norms, x, y.flatten(1))
-            y = layer.cross_query(y).view(-1, heads, size)
-            key, value = self._cross.key[i], self._cross.value[i]
-            y = cross.attend(self._backend, y, key, value, decoder.scale)  # [R, H, D]
-            norms = layer.cross_norm, layer.inner_norm
-            x, y = self.joined(layer.cross_out, norms, x, y.flatten(1))
-            x, y = self.joined(layer.inner_out, (layer.inner_norm, next_norm), x, layer.inner(y))
-        if decoder.final_norm is not None and not self._is_pre_norm:
-            y = decoder.final_norm(y)
-        return y
-
-    def _logits_of(self, num_rows: int) -> Tensor:
-        """Return memory [R, V] for the logits of so many rows."""
-        if self._logits.shape[0] < num_rows:
-            self._logits = self._logits.new_empty(num_rows, self.model.vocab_size)
-        return self._logits[:num_rows]
+        return (rows.token, place), seen, Seen(Cells.of_encoder(rows, self._source), self._cross)
 
     def _encode(self, sources: Sequence[Any], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
@@ -267,13 +199,13 @@ class TransformerSession(Session):
             return
         key_value = self.cross_keys_and_values(self.states(sources))
         for i, pool in enumerate(self._cross.both):
-            self._backend.scatter_rows(pool, cell, key_value[:, i])
+            self.backend.scatter_rows(pool, cell, key_value[:, i])
 
     def cross_keys_and_values(self, state: Tensor) -> Tensor:
         """Return keys and values [n, layers, 2, H, D] of encoder states [n, d], as they are kept."""
         model, decoder = self.model, self.model.decoder
         key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
-        shape = state.shape[0], len(decoder.layers), 2, decoder.num_heads, self._head_size
+        shape = state.shape[0], len(decoder.layers), 2, decoder.num_heads, decoder.head_size
         # to nearest, ties to even
         return key_value.view(shape).to(model.cross_cache_dtype)
 
@@ -291,7 +223,7 @@ class TransformerSession(Session):
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Return hidden states [n, d] of these sources, one after another, without padding."""
-        model, encoder, device = self.model, self.model.encoder, self.model.device
+        model, device = self.model, self.model.device
         lengths = np.array(self._lengths(sources))  # [A]
         offsets = np.concatenate(([0], lengths.cumsum()))  # [A + 1]
         # the rows of each source are its cells
@@ -299,23 +231,11 @@ class TransformerSession(Session):
         positions = np.arange(offsets[-1]) - offsets[:-1].repeat(lengths)  # [n]
         host = offsets, np.arange(len(sources)), places, lengths, positions
         offset, slot, cell, length, position = all_to_device(host, device)
-        cells = Cells(offset, slot, cell, length)
-        if self._fused_encoder is not None:
-            return self._fused_encoder.encode(model.encoder_inputs(sources, position), cells)
-        x = model.embed_sources(sources, position)  # [n, d]
-        y, shape = self.first(encoder, x), (-1, 3, encoder.num_heads, encoder.head_size)
-        for i, (layer, next_norm) in enumerate(self.seams(encoder)):
-            query, key, value = layer.qkv(y).view(shape).unbind(1)
+        seen = Seen(Cells(offset, slot, cell, length))
+        if model.encoder.has_distances:
             # rows are cells
-            relative = encoder.relative
-            distances = relative[i].between(position, position) if relative else None
-            y = cells.attend(self._backend, query, key, value, encoder.scale, distances)
-            norms = layer.self_norm, layer.inner_norm
-            x, y = self.joined(layer.self_out, norms, x, y.flatten(1))
-            x, y = self.joined(layer.inner_out, (layer.inner_norm, next_norm), x, layer.inner(y))
-        if encoder.final_norm is not None and not self._is_pre_norm:
-            y = encoder.final_norm(y)
-        return y
+            seen = seen._replace(position=position, cell_position=position)
+        return self._encoder.states(model.encoder_inputs(sources, position), seen)
 
     def attention(
         self,
@@ -333,40 +253,6 @@ class TransformerSession(Session):
 
     def _lengths(self, sources: Sequence[Any]) -> list[int]:
         return [self.model.source_length(source) for source in sources]
-
-    def inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
-        y = layer.inner(self.before(layer.inner_norm, x))  # [n, inner_size]
-        return self.after(layer.inner_norm, layer.inner_out.add(x, y))
-
-    def seams(self, stack: Stack[Layer]) -> Iterator[tuple[Layer, AnyNorm | None]]:
-        """Yield every layer with the norm through which its states are read, if norms come first."""
-        norms = [layer.self_norm for layer in stack.layers[1:]]
-        return zip(stack.layers, [*norms, stack.final_norm], strict=bool(stack.layers))
-
-    def first(self, stack: Stack[Any], x: Tensor) -> Tensor:
-        """Return what is read first of embeddings x [n, d]: by a layer, or by the output if there is none."""
-        norm = stack.layers[0].self_norm if stack.layers else stack.final_norm
-        return x if norm is None else self.before(norm, x)
-
-    def joined(
-        self, linear: Linear, norms: tuple[AnyNorm, AnyNorm | None], x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Add a sublayer's result ``linear(y)`` to the states x. Returns them, and what the next one reads.
-
-        `norms` are its own and the next sublayer's.
-        """
-        norm = norms[self._is_pre_norm]
-        if norm is None:
-            x = linear.add(x, y)
-            return x, x
-        x, y = add_and_norm(self._backend, linear, norm, x, y)
-        return (x, y) if self._is_pre_norm else (y, y)
-
-    def before(self, norm: AnyNorm, x: Tensor) -> Tensor:
-        return norm(x) if self._is_pre_norm else x
-
-    def after(self, norm: AnyNorm, x: Tensor) -> Tensor:
-        return x if self._is_pre_norm else norm(x)
 
 
 def _chunks(lengths: Sequence[int], max_sum: int) -> Iterator[slice]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.contracts import Distances
 from pybeam.models.transformer.config import RelativePositions
 
 
@@ -28,10 +27,6 @@ class RelativeBias(NamedTuple):
         distance = torch.arange(first, furthest + 1)
         bucket = bucket_of(distance, relative, is_causal).to(weight.device)
         return cls(weight[bucket].t().float().contiguous(), -first)
-
-    def between(self, position: Tensor, cell_position: Tensor) -> Distances:
-        """Return what `tree_attention` takes for rows [R] and cells [cells] at these positions, int32."""
-        return Distances(position, cell_position, self.table, self.origin)
 
     def causal_mask(self, length: int) -> Tensor:
         """Return [H, length, length]: the biases, and -inf ahead of each row."""

@@ -90,11 +90,7 @@ class SpeechTransformer(SpeechSources, Transformer):
         model.front = self.front.with_backend(backend)
         return model
 
-    def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
+    def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """Return the inputs [n, d] of the encoder's layers for checked sources, one after another."""
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
         return self.encoder.place(self.front(features, [len(one) for one in sources]), position)
-
-    def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """Return what a fused encoder reads."""
-        return self.embed_sources(sources, position)

@@ -13,8 +13,7 @@ from pybeam.backends import torch_layers
 from pybeam.engine.workspace import Workspace
 from pybeam.models import float8, load_model
 from pybeam.models.float8 import Float8Linear
-from pybeam.models.residual import add_and_norm
-from pybeam.models.transformer.layers import Norm
+from pybeam.models.transformer.norms import Norm, add_and_norm
 from support.built_in_models import saved
 from support.device_loop import assert_alike, run
 from support.tiny_models import save_tiny_model

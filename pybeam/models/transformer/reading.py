@@ -21,7 +21,7 @@ class Span(NamedTuple):
     tokens: Tensor  # [P] int64 on the host
     cells: list[int]  # of all of them, in the pool
     num_known: int  # these have been read before
-    first_row: int  # of rotary tables: of position 0
+    first_row: int  # of tables of positions: of position 0
 
 
 class Part(NamedTuple):
@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
     token: Tensor  # [R] int32
     position: Tensor  # [R] int32
-    rotary_row: Tensor  # [R] int32, of the tables of cosines and sines
+    place: Tensor  # [R] int32, the row of its position in tables of positions
     cell: Tensor  # [R] int32, where keys and values go
     cells: Cells  # a line for every prompt, in the order of positions
 
@@ -75,7 +75,7 @@ def _block(parts: Sequence[Part], device: torch.device) -> Block:
     return Block(
         token=ints(torch.cat([span.tokens[first:last] for span, first, last in parts])),
         position=ints(position),
-        rotary_row=ints(position + first_row.repeat_interleave(lengths)),
+        place=ints(position + first_row.repeat_interleave(lengths)),
         cell=ints([cell for span, first, last in parts for cell in span.cells[first:last]]),
         cells=Cells(
             offset=ints([0, *lengths.cumsum(0).tolist()]),

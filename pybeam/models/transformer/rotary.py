@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pybeam.models.causal.frequencies import Frequencies
+from pybeam.models.transformer.frequencies import Frequencies
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.models.causal.fields import Fields
+from pybeam.models.fields import Fields
 
 # without a field, and where a config has one base for each type of layer
 THETA = 10_000.0
@@ -66,7 +66,12 @@ class _Given:
 
 
 def read_frequencies(
-    fields: Fields, head_size: int, max_positions: int, layer_types: Sequence[str | None]
+    fields: Fields,
+    head_size: int,
+    max_positions: int,
+    layer_types: Sequence[str | None],
+    *,
+    may_be_partial: bool = False,
 ) -> tuple[Frequencies, ...]:
     """Return the frequencies of every type of layer, from the old or the new layout of a config.
 
@@ -75,23 +80,31 @@ def read_frequencies(
 
     Args:
         fields: the config.
-        head_size: D.
+        head_size: D, or the numbers of a head that are turned.
         max_positions: positions of the model.
         layer_types: types with frequencies of their own; None stands for all.
+        may_be_partial: whether a config may say that a part of a head is turned.
 
     Raises:
         ValueError: a field is wrong, or a scaling is unknown.
     """
-    return tuple(_read(fields, head_size, max_positions, one) for one in layer_types)
+    return tuple(
+        _read(fields, head_size, max_positions, one, may_be_partial) for one in layer_types
+    )
 
 
 def _read(
-    fields: Fields, head_size: int, max_positions: int, layer_type: str | None
+    fields: Fields,
+    head_size: int,
+    max_positions: int,
+    layer_type: str | None,
+    may_be_partial: bool,
 ) -> Frequencies:
     own, theta = _parameters(fields, layer_type)
     name = "type" if own.config.get("rope_type") is None else "rope_type"
     kind = own.choice(name, "default", SCALINGS)
-    own.expect("partial_rotary_factor", (None, 1, 1.0))
+    if not may_be_partial:
+        own.expect("partial_rotary_factor", (None, 1, 1.0))
     if kind == "longrope" and layer_type is not None:
         raise own.error("rope_type", "another one, because windows have frequencies of their own")
     # where a config has it outside, transformers prefers that

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import pybeam
-from pybeam.models.causal.config import FAMILIES, read_config
+from pybeam.models.transformer.causal_config import read_config
+from pybeam.models.transformer.families import FAMILIES
 from pybeam.text.tokenizer import DECODER_ONLY
 
 transformers = pytest.importorskip("transformers")
@@ -130,8 +131,8 @@ def test_fields_of_some_families(tmp_path):
         read_config(tmp_path)
     kept = {name: value for name, value in config.items() if name != "layer_types"}
     path.write_text(json.dumps({**kept, "sliding_window_pattern": 2}))
-    assert read_config(tmp_path).windows == (6, None, 6)
-    path.write_text(json.dumps({**config, "model_type": "gpt_neox"}))
+    assert read_config(tmp_path).stack.windows == (6, None, 6)
+    path.write_text(json.dumps({**config, "model_type": "gptj"}))
     with pytest.raises(ValueError, match=r"gemma3_text(.|\n)*wrap"):
         pybeam.load_model(tmp_path)
 

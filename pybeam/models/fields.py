@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,20 +19,34 @@ class Fields:
         path: the file.
         config: the object.
         place: the field that holds the object, with a dot behind it.
+        names: what the object calls a field, the preferred name first, if not by its own name.
     """
 
     path: Path
     config: dict[str, Any]
     place: str = ""
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def own(self, name: str) -> str:
+        """Return the name by which the object has a field, or would have it."""
+        names = self.names.get(name, (name,)) or (name,)
+        return next((one for one in names if self.config.get(one) is not None), names[0])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a field, whatever it is."""
+        if not self.names.get(name, (name,)):
+            return default
+        return self.config.get(self.own(name), default)
 
     def error(self, name: str, expected: str) -> ValueError:
         """Make an error for the value of a field."""
+        name = self.own(name)
         found = repr(self.config[name]) if name in self.config else "missing"
         return ValueError(f"`{self.place}{name}` in {self.path} must be {expected}, but is {found}")
 
     def optional_size(self, name: str, least: int, default: int | None = None) -> int | None:
         """Return an int of at least `least`, or None; `default` stands for a missing field."""
-        value = self.config.get(name, default)
+        value = self.get(name, default)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
@@ -41,7 +55,7 @@ class Fields:
 
     def size(self, name: str, default: int | None = None, most: int = LARGEST) -> int:
         """Return a positive int up to `most`; `default` stands for a missing field, or null."""
-        value = self.config.get(name)
+        value = self.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise self.error(name, f"a positive integer up to {most}")
@@ -49,7 +63,7 @@ class Fields:
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a positive number; `default` stands for a missing field, or null."""
-        value = self.config.get(name)
+        value = self.get(name)
         value = default if value is None else value
         if not _is_positive(value):
             raise self.error(name, "a positive number")
@@ -57,20 +71,20 @@ class Fields:
 
     def cap(self, name: str, default: float | None) -> float | None:
         """Return a positive number, or None for null; `default` stands for a missing field."""
-        if name not in self.config:
-            return default
-        return None if self.config[name] is None else self.number(name)
+        if self.get(name, default) is None:
+            return None
+        return self.number(name, default)
 
     def numbers(self, name: str, num: int) -> list[float]:
         """Return so many positive numbers."""
-        values = self.config.get(name)
+        values = self.get(name)
         if not isinstance(values, list) or len(values) != num or not all(map(_is_positive, values)):
             raise self.error(name, f"a list of {num} positive numbers")
         return values
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false; `default` stands for a missing field, or null."""
-        value = self.config.get(name)
+        value = self.get(name)
         value = default if value is None else value
         if not isinstance(value, bool):
             raise self.error(name, "true or false")
@@ -78,7 +92,7 @@ class Fields:
 
     def choice(self, name: str, default: str, choices: Collection[str]) -> str:
         """Return one of these names; `default` stands for a missing field, or null."""
-        value = self.config.get(name)
+        value = self.get(name)
         value = default if value is None else value
         if not isinstance(value, str) or value not in choices:
             raise self.error(name, f"one of {', '.join(choices)}")
@@ -86,7 +100,7 @@ class Fields:
 
     def expect(self, name: str, values: tuple[Any, ...]) -> None:
         """Raise ValueError for a value that is none of these."""
-        if name in self.config and self.config[name] not in values:
+        if self.own(name) in self.config and self.get(name) not in values:
             raise self.error(name, " or ".join(map(repr, values)))
 
 

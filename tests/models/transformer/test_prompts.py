@@ -8,6 +8,7 @@ import torch
 import pybeam
 from pybeam import backends
 from pybeam.contracts import PAGE_CELLS
+from pybeam.models.transformer.running import StackRunner
 from support.item_lists import random_items
 from support.laws import ALGORITHMS, decoded, essence
 from support.threads import every_thread_count
@@ -56,7 +57,7 @@ def test_blocks_of_a_prompt_change_no_bit(model, native, monkeypatch):
     requests = [[5] * 300, *prompts(4, seed=1, longest=200)]
     expected = alone(model, requests)
     for block in (1, 7, 64, 300):
-        monkeypatch.setattr("pybeam.models.causal.reading.BLOCK", block)
+        monkeypatch.setattr("pybeam.models.transformer.reading.BLOCK", block)
         assert essence(decoded(model, BEAM, pybeam.Batch(5), "native", requests)) == expected
 
 
@@ -81,9 +82,9 @@ def test_a_beginning_is_read_once(model, monkeypatch):
     read = []
     embed = type(model.stack).embed
 
-    def counted(self, token):
+    def counted(self, token, place):
         read.append(token.numel())
-        return embed(self, token)
+        return embed(self, token, place)
 
     monkeypatch.setattr(type(model.stack), "embed", counted)
     session = model.session(backends.load("reference"))
@@ -103,7 +104,7 @@ def test_a_prompt_that_fails_leaves_nothing_behind(model, monkeypatch):
     session.reserve(5, 1, PAGE_CELLS)
     prompt = model.check([5] * 40)
     with monkeypatch.context() as patch:
-        patch.setattr(type(session), "_run", lambda *args, **kwargs: 1 / 0)
+        patch.setattr(StackRunner, "write", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             session.encode([prompt], [0], [1])
     session.release([1])

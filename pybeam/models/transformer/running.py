@@ -1,0 +1,240 @@
+"""Send rows through a stack: as one object of a backend that has it, or one operator after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.backends import Backend
+from pybeam.backends.defaults import write_nodes
+from pybeam.backends.layer_program import LayerProgram
+from pybeam.contracts import Distances, NewNodes
+from pybeam.kvcache.pools import KeyValuePool
+from pybeam.models.cells import Cells
+from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.transformer.fused import fused
+from pybeam.models.transformer.layers import Layer, Stack
+from pybeam.models.transformer.norms import joined
+
+# tokens [n] and their rows [n] in tables of positions, both int32, or hidden states [n, d]
+Inputs = Tensor | tuple[Tensor, Tensor]
+# the attention of layer i for its query, key and value; None: nobody reads it
+OwnAttention = Callable[[int, Layer, Tensor, Tensor, Tensor], Tensor | None]
+# the attention of layer i over encoder states for its query
+CrossAttention = Callable[[int, Tensor], Tensor]
+
+
+class Seen(NamedTuple):
+    """The cells that the rows of one call attend over, and where their own keys and values go.
+
+    Rows with a position but without positions of cells, masks or paths are those of prompts: each sees the
+    cells of its prompt up to itself.
+    """
+
+    cells: Cells
+    pool: KeyValuePool | None = None  # None: the rows of an encoder, which are cells
+    cell: Tensor | None = None  # [R] int32, where each row's key and value go; -1: nowhere
+    position: Tensor | None = None  # [R] int32, where distances matter, or of prompts
+    cell_position: Tensor | None = None  # [cells] int32, where distances matter
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the rows are those of prompts, and not entries of beams."""
+        has_own = self.position is not None and self.cell_position is None
+        return has_own and self.cells.entry is None and self.pool is not None
+
+    def attend(
+        self,
+        backend: Backend,
+        stack: Stack,
+        i: int,
+        layer: Layer,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> Tensor:
+        """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
+
+        Keys and values are written to their cells first.
+        """
+        distances = self._distances(stack, layer)
+        if self.pool is None:
+            return self.cells.attend(backend, query, key, value, stack.scale, distances)
+        assert self.cell is not None
+        pool = self.pool.key[i], self.pool.value[i]
+        if not self.is_prompt:
+            new = NewNodes(key, value, self.cell)
+            return self.cells.attend(backend, query, *pool, stack.scale, distances, new)
+        assert self.position is not None
+        self.write(backend, i, key, value)
+        prompts, position, scale = self.cells[:4], self.position, stack.scale
+        window, cap = layer.window or 0, stack.soft_cap or 0.0
+        return backend.prompt_attention(query, *pool, *prompts, position, scale, window, cap)
+
+    def write(self, backend: Backend, i: int, key: Tensor, value: Tensor) -> None:
+        """Write the keys and values of layer i to their cells."""
+        assert self.pool is not None and self.cell is not None
+        pool = self.pool.key[i], self.pool.value[i]
+        write_nodes(backend.scatter_rows, *pool, NewNodes(key, value, self.cell))
+
+    def _distances(self, stack: Stack, layer: Layer) -> Distances | None:
+        """Return what distances and caps change in the scores of a layer."""
+        cap = stack.soft_cap
+        if layer.relative is None and layer.window is None:
+            return None if cap is None else Distances(soft_cap=cap)
+        bias, origin = layer.relative or (None, 0)
+        return Distances(self.position, self.cell_position, bias, origin, layer.window, cap)
+
+
+def run_layers(
+    backend: Backend,
+    stack: Stack,
+    inputs: Inputs,
+    own: OwnAttention,
+    cross: CrossAttention | None = None,
+) -> Tensor | None:
+    """Return states [n, d] behind the final norm, one operator after another; None: nobody reads them."""
+    x, place = (inputs, None) if isinstance(inputs, Tensor) else (stack.embed(*inputs), inputs[1])
+    norm = stack.following(0)
+    y = x if norm is None else norm(x)
+    for i, layer in enumerate(stack.layers):
+        query, key, value = stack.project(layer, y, place)
+        attended = own(i, layer, query, key, value)
+        if attended is None:
+            return None
+        attended, following = attended.flatten(1), stack.following(i + 1)
+        before_inner = layer.inner_norms.before
+        if stack.is_parallel:
+            inner = layer.inner(x if before_inner is None else before_inner(x))
+            x = layer.self_out.add(x, attended)
+            x, y = joined(backend, layer.inner_out, layer.inner_norms, following, x, inner)
+            continue
+        after_self = before_inner if layer.cross is None else layer.cross.norms.before
+        x, y = joined(backend, layer.self_out, layer.self_norms, after_self, x, attended)
+        if layer.cross is not None:
+            assert cross is not None
+            query = layer.cross.query(y).view(-1, stack.num_heads, stack.head_size)
+            y = cross(i, query).flatten(1)
+            x, y = joined(backend, layer.cross.out, layer.cross.norms, before_inner, x, y)
+        y = layer.inner(y)
+        x, y = joined(backend, layer.inner_out, layer.inner_norms, following, x, y)
+    return y
+
+
+class StackRunner:
+    """A stack and its output layer, if there is one, with the backend of a session.
+
+    Args:
+        backend: the module that computes; a stack is one object there, if it has such programs.
+        stack: an encoder or a decoder.
+        output: the output layer of a decoder; None for an encoder.
+    """
+
+    def __init__(self, backend: Backend, stack: Stack, output: Linear | None = None) -> None:
+        self._backend, self._stack, self._output = backend, stack, output
+        self._program = fused(backend, stack, output)
+        # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
+        self._memory = torch.empty(0)
+
+    @cached_property
+    def _states_program(self) -> LayerProgram | None:
+        """The stack without its output layer."""
+        if self._output is None or self._program is None:
+            return self._program
+        return fused(self._backend, self._stack, None)
+
+    def states(self, inputs: Inputs, own: Seen, cross: Seen | None = None) -> Tensor:
+        """Return the states [n, d] that the output layer reads. Hidden states as inputs are overwritten.
+
+        Args:
+            inputs: see `Inputs`.
+            own: what rows of this stack see.
+            cross: what they see of encoder states.
+        """
+        program = self._states_program
+        if program is not None:
+            first = inputs if isinstance(inputs, Tensor) else inputs[0]
+            x = torch.empty(first.shape[0], self._stack.hidden_size)
+            _run(program, x, inputs, own, cross)
+            return x
+        backend, stack = self._backend, self._stack
+
+        def attend_own(i: int, layer: Layer, *parts: Tensor) -> Tensor:
+            return own.attend(backend, stack, i, layer, *parts)
+
+        def attend_cross(i: int, query: Tensor) -> Tensor:
+            assert cross is not None and cross.pool is not None
+            pool = cross.pool.key[i], cross.pool.value[i]
+            return cross.cells.attend(backend, query, *pool, stack.scale)
+
+        states = run_layers(backend, stack, inputs, attend_own, attend_cross)
+        assert states is not None
+        return states
+
+    def logits(
+        self, inputs: Inputs, own: Seen, cross: Seen | None = None, wanted: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [n, V], which the next call may overwrite; see `states`.
+
+        Those of tokens that are not `wanted` [m] may be missing.
+        """
+        output, cap = self._output, self._stack.output_soft_cap
+        assert output is not None
+        num_rows = len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
+        if self._program is not None and wanted is None:
+            out = self._logits_of(num_rows)
+            _run(self._program, out, inputs, own, cross)
+            return out
+        x = self.states(inputs, own, cross)
+        if self._program is None or wanted is None:
+            out = output(x, None if x.is_cuda else self._logits_of(num_rows))
+            if cap is not None:
+                self._backend.soft_cap(out, cap)
+            return out
+        assert isinstance(output, PackedLinear), "others are not fused"
+        out = output.some(x, wanted, self._logits_of(num_rows))
+        if cap is not None:
+            column = torch.unique(wanted.long())
+            capped = out[:, column]
+            self._backend.soft_cap(capped, cap)
+            out[:, column] = capped
+        return out
+
+    def write(self, inputs: Inputs, own: Seen) -> None:
+        """Write keys and values of rows, whose states nobody reads."""
+        if self._program is not None:
+            _run(self._program, None, inputs, own, None)
+            return
+        backend, stack = self._backend, self._stack
+
+        def attend_own(i: int, layer: Layer, *parts: Tensor) -> Tensor | None:
+            if i + 1 < len(stack.layers):
+                return own.attend(backend, stack, i, layer, *parts)
+            return own.write(backend, i, *parts[1:])
+
+        run_layers(backend, stack, inputs, attend_own)
+
+    def _logits_of(self, num_rows: int) -> Tensor:
+        """Return memory [n, V] for the logits of so many rows."""
+        assert self._output is not None
+        if self._memory.shape[0] < num_rows:
+            like = self._stack.position_table
+            self._memory = like.new_empty(num_rows, self._output.num_columns)
+        return self._memory[:num_rows]
+
+
+def _run(
+    program: LayerProgram, out: Tensor | None, inputs: Inputs, own: Seen, cross: Seen | None
+) -> None:
+    cells, pool, cell, *places = own
+    own_pool = None if pool is None else pool.memory
+    if cross is None:
+        program.run(out, inputs, own_pool, None, cell, cells.given, (), *places)
+        return
+    assert cross.pool is not None
+    pools = own_pool, cross.pool.memory
+    program.run(out, inputs, *pools, cell, cells.given, cross.cells.given, *places)
