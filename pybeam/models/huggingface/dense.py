@@ -1,11 +1,11 @@
 """Decode calls of a wrapped model that must keep its own cache, with one line per row.
 
-A quarter of the classes of transformers needs it: ALiBi (Bloom, Falcon, MPT), attention that is not looked
-up by name (GPT-J, CodeGen, XGLM, the decoders of BART and its kin), keys and values of different sizes
-(DeepSeek-V3 and others with latent attention), states in place of keys and values (Mamba, Jamba,
-Qwen3-Next). A step gathers the lines of its rows from the caches of earlier steps. That copies every line
-once, as `generate` does. Where a cache is made of keys and values alone, lines of different lengths share a
-call and are padded on the left.
+A quarter of the classes of transformers needs it: attention that does not go through `AttentionInterface`
+(Bloom, Falcon, GPT-J, XGLM), positions that a decoder alone counts itself (BART's and its kin's), keys and
+values of different sizes (DeepSeek-V3 and others with latent attention), states in place of keys and values
+(Mamba). A step gathers the lines of its rows from the caches of earlier steps. That copies every line once,
+as `generate` does. Where a cache is made of keys and values alone, lines of different lengths share a call
+and are padded on the left.
 """
 
 from __future__ import annotations
