@@ -63,7 +63,7 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def(
         "prompt_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
         "Tensor cell, Tensor num_cells, Tensor position, float scale, int window, "
-        "float soft_cap) -> Tensor");
+        "float soft_cap, Tensor? bias=None) -> Tensor");
     m.def("tree_append(Tensor(a!)[] tree, Tensor slot, Tensor[] survivors, int eos_id) -> ()");
     m.def("tree_release(Tensor(a!)[] tree, Tensor slot) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");

@@ -289,9 +289,10 @@ inline void copy_queries(const TaskView<T, C>& view, float* query) {
 // Copies the positions of the cells that rows read together, if anything asks for them.
 template <class T, class C>
 inline void read_positions(const TaskView<T, C>& view, int32_t* cell_position) {
-    if (view.params.cell_position == nullptr) return;
+    if (!view.params.reads_positions()) return;
     for (int64_t u = 0; u < view.num_cells; ++u) {
-        cell_position[u] = view.params.cell_position[view.cell[u]];
+        cell_position[u] = view.params.in_order ? static_cast<int32_t>(view.first_cell + u)
+                                                : view.params.cell_position[view.cell[u]];
     }
 }
 

@@ -86,7 +86,7 @@ int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, i
         return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
     };
     const int64_t size = padded(params.head_size);
-    const int64_t positions = params.cell_position == nullptr ? 0 : num_cells;
+    const int64_t positions = params.reads_positions() ? num_cells : 0;
     return kCopiedCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
 }
 

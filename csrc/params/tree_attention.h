@@ -54,6 +54,11 @@ struct TreeAttentionParams {
     bool in_order;
     int num_threads;
 
+    // Whether scores depend on the positions of cells.
+    bool reads_positions() const {
+        return cell_position != nullptr || (in_order && bias != nullptr);
+    }
+
     // Cells before those of paths; all without paths.
     int64_t num_common(int64_t slot) const {
         if (path == nullptr) return num_cells[slot];

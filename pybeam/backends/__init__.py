@@ -233,6 +233,7 @@ class Backend(Protocol):
         scale: float,
         window: int,
         soft_cap: float,
+        bias: Tensor | None = None,
         /,
     ) -> Tensor: ...
 

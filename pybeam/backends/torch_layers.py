@@ -188,6 +188,7 @@ def prompt_attention(
     scale: float,
     window: int,
     soft_cap: float,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute causal attention [R, H, D] of rows of prompts, a block of rows at a time.
 
@@ -207,6 +208,8 @@ def prompt_attention(
         scale: of the products.
         window: 0: all.
         soft_cap: 0: none.
+        bias: [H, L] float32, added to scores by the distance from a row back to a cell; distances beyond it
+            have its last column.
     """
     dtype = query.dtype if query.dtype == torch.float64 else torch.float32
     group, out = query.shape[1] // key.shape[1], torch.zeros_like(query)
@@ -221,6 +224,8 @@ def prompt_attention(
             if soft_cap:
                 score = soft_cap * (score / soft_cap).tanh()
             back = at[:, None] - torch.arange(len(seen), device=at.device)  # [r, n]
+            if bias is not None:
+                score = score + bias[:, back.clamp(0, bias.shape[1] - 1)]
             is_hidden = (back < 0) | (back >= window) if window else back < 0
             weight = score.masked_fill(is_hidden, -INF).softmax(-1)
             out[rows] = torch.einsum("hrn,nhd->rhd", weight, values).to(query.dtype)

@@ -149,6 +149,7 @@ ARGUMENTS = {
         0.3,
         0,
         0.0,
+        torch.randn(4, 5),
     ),
     "glu": lambda: (torch.randn(3, 70),),
     "lstm_cell": lambda: (torch.randn(3, 36), torch.randn(3, 9)),

@@ -45,6 +45,7 @@ def attended(
     window: int = 0,
     soft_cap: float = 0.0,
     padding: int = 0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attention of these rows of prompts that share a pool."""
     longest = max(len(prompt.cell) for prompt, _ in prompts)
@@ -69,10 +70,13 @@ def attended(
         SCALE,
         window,
         soft_cap,
+        bias,
     )
 
 
-def exact(prompt: Prompt, window: int = 0, soft_cap: float = 0.0) -> Tensor:
+def exact(
+    prompt: Prompt, window: int = 0, soft_cap: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """Row by row, in float64."""
     group = prompt.query.shape[1] // prompt.key.shape[1]
     rows = []
@@ -81,6 +85,9 @@ def exact(prompt: Prompt, window: int = 0, soft_cap: float = 0.0) -> Tensor:
         key, value = (t[seen].double().repeat_interleave(group, 1) for t in prompt[1:3])
         score = (prompt.query[p].double() * key).sum(2) * SCALE  # [n, H]
         score = soft_cap * (score / soft_cap).tanh() if soft_cap else score
+        if bias is not None:
+            back = torch.arange(len(seen)).flip(0).clamp(max=bias.shape[1] - 1)
+            score = score + bias[:, back].t().double()
         rows.append((score.softmax(0)[..., None] * value).sum(0))
     return torch.stack(rows)
 
@@ -94,6 +101,17 @@ def test_as_row_by_row(kernel, length, window, soft_cap):
     prompt = prompt_of(length)
     found = attended(kernel, [(prompt, slice(None))], window, soft_cap)
     expected = exact(prompt, window, soft_cap)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("num_distances", [1, 9, 100])
+def test_biases_by_distance(kernel, num_distances, window):
+    """Distances beyond the table have its last bias."""
+    prompt = prompt_of(40)
+    bias = torch.randn(4, num_distances, generator=torch.Generator().manual_seed(1))
+    found = attended(kernel, [(prompt, slice(None))], window, bias=bias)
+    expected = exact(prompt, window, bias=bias)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
