@@ -23,7 +23,7 @@ SASS_EVENT = re.compile(r"\b(ACQBULK|PREEXIT|LDG|STG|LDGSTS|ATOMG|RED|REDG)\b")
 
 
 def events_by_kernel(capability: int) -> dict[str, dict]:
-    """By name of kernel: its events in PTX and in machine code, and whether it is launched early."""
+    """By launch: its events in PTX and in machine code, and whether it is launched early."""
     call = f"from support.dependent_launches import _print; _print({capability})"
     done = subprocess.run(
         [sys.executable, "-c", call],
@@ -48,10 +48,10 @@ def _print(capability: int) -> None:
     torch.cuda.current_device = lambda: 0
     dependent_launch.can_begin_early = lambda device: True
     found = {}
-    for launch in _launches():
+    for i, launch in enumerate(_launches()):
         compiled = aot.compile_for(launch, capability)
         sass = (text for _, text in aot.assemble(launch, capability).code)
-        found[launch.kernel.__name__] = {
+        found[f"{launch.kernel.__name__}, launch {i}"] = {
             "ptx": PTX_EVENT.findall(compiled.asm["ptx"]),
             "sass": [match[1] for match in map(SASS_EVENT.search, sass) if match],
             "is_early": compiled.metadata.launch_pdl,

@@ -8,6 +8,7 @@ are those of arrays with a place per slot. So one variant of the kernel serves a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -35,12 +36,23 @@ BLOCKS = (256, 1024, 4096)
 BANNED = tl.constexpr(-float("inf"))
 
 
+class Seen(NamedTuple):
+    """Where the tokens stand that a hypothesis has seen: pointers, then numbers."""
+
+    own: tl.tensor
+    prompt: tl.tensor
+    prompt_size: tl.tensor
+    skipped: tl.tensor  # of its own tokens
+    end: tl.tensor  # the place of the last token
+
+
 @triton.jit
-def tokens_at(p_history, p_prompt, prompt_size, skipped, b_place, m_place):
+def tokens_at(seen, b_place, m_place):
     """Load the tokens at these places of what a hypothesis has seen: its prompt, then its own tokens."""
-    b_prompt = tl.load(p_prompt + b_place, mask=m_place & (b_place < prompt_size), other=-1)
-    b_own = b_place - prompt_size
-    b_token = tl.load(p_history + b_own + skipped, mask=m_place & (b_own >= 0), other=-1)
+    m_prompt = m_place & (b_place < seen.prompt_size)
+    b_prompt = tl.load(seen.prompt + b_place, mask=m_prompt, other=-1)
+    b_own = b_place - seen.prompt_size
+    b_token = tl.load(seen.own + b_own + seen.skipped, mask=m_place & (b_own >= 0), other=-1)
     return tl.where(b_own >= 0, b_token, b_prompt)
 
 
@@ -52,16 +64,16 @@ def ban(p_row, b_token, m_banned):
 
 
 @triton.jit
-def penalise(p_row, p_history, p_prompt, prompt_size, skipped, end, penalty, BLOCK: tl.constexpr):
+def penalise(p_row, seen, penalty, BLOCK: tl.constexpr):
     """Make each token that there is less probable, once, however often it occurs."""
-    for start in range(0, end + 1, BLOCK):
+    for start in range(0, seen.end + 1, BLOCK):
         b_place = start + tl.arange(0, BLOCK)
-        m_place = b_place <= end
-        b_token = tokens_at(p_history, p_prompt, prompt_size, skipped, b_place, m_place)
+        m_place = b_place <= seen.end
+        b_token = tokens_at(seen, b_place, m_place)
         m_new = m_place & (b_token >= 0)
         for place in range(0, start):
             # an earlier block has changed these
-            token = tokens_at(p_history, p_prompt, prompt_size, skipped, place, place >= 0)
+            token = tokens_at(seen, place, place >= 0)
             m_new = m_new & (b_token != token)
         b_logit = tl.load(p_row + b_token, mask=m_new, other=0.0)
         # nobody writes before all have read
@@ -71,17 +83,17 @@ def penalise(p_row, p_history, p_prompt, prompt_size, skipped, end, penalty, BLO
 
 
 @triton.jit
-def ban_ngrams(p_row, p_history, p_prompt, prompt_size, skipped, end, n, BLOCK: tl.constexpr):
+def ban_ngrams(p_row, seen, n, BLOCK: tl.constexpr):
     """Ban each token that followed the last n - 1 tokens before."""
-    for start in range(n - 1, end + 1, BLOCK):
+    for start in range(n - 1, seen.end + 1, BLOCK):
         b_place = start + tl.arange(0, BLOCK)
-        m_place = b_place <= end
-        b_token = tokens_at(p_history, p_prompt, prompt_size, skipped, b_place, m_place)
+        m_place = b_place <= seen.end
+        b_token = tokens_at(seen, b_place, m_place)
         m_banned = m_place & (b_token >= 0)
         for back in range(1, n):
-            b_before = tokens_at(p_history, p_prompt, prompt_size, skipped, b_place - back, m_place)
-            place = tl.maximum(end + 1 - back, 0)
-            token = tokens_at(p_history, p_prompt, prompt_size, skipped, place, place >= 0)
+            b_before = tokens_at(seen, b_place - back, m_place)
+            place = tl.maximum(seen.end + 1 - back, 0)
+            token = tokens_at(seen, place, place >= 0)
             m_banned = m_banned & (b_before == token)
         ban(p_row, b_token, m_banned)
 
@@ -96,18 +108,7 @@ def ban_tokens(p_row, p_token, num_tokens, BLOCK: tl.constexpr):
 
 @triton.jit
 def ban_sequences(
-    p_row,
-    p_sequence,
-    num_sequences,
-    longest,
-    p_history,
-    p_prompt,
-    prompt_size,
-    skipped,
-    end,
-    spares_eos,
-    eos,
-    BLOCK: tl.constexpr,
+    p_row, p_sequence, num_sequences, longest, seen, spares_eos, eos, BLOCK: tl.constexpr
 ):
     """Ban the last token, which comes first here, of each sequence whose others the hypothesis ends with."""
     for start in range(0, num_sequences, BLOCK):
@@ -119,8 +120,8 @@ def ban_sequences(
         b_length = m_banned.to(tl.int32)
         for back in range(1, longest):
             b_token = tl.load(p_line + back, mask=m_line, other=-1)
-            place = end - (back - 1)
-            token = tokens_at(p_history, p_prompt, prompt_size, skipped, place, place >= 0)
+            place = seen.end - (back - 1)
+            token = tokens_at(seen, place, place >= 0)
             m_banned = m_banned & ((b_token < 0) | (b_token == token))
             b_length += (b_token >= 0).to(tl.int32)
         m_spared = (spares_eos > 0) & (b_length == 1) & ends(b_last, eos)
@@ -245,11 +246,12 @@ def edit_kernel(
         skipped = tl.where((number > 0) & (prompt_size == 0), 0, 1)
         p_before = p_prompt + slot * prompt_size
         end = seen_prompt + position - skipped
+        seen = Seen(p_own, p_before, seen_prompt, skipped, end)
         if kind == REPETITION:
             penalty = tl.load(p_first)
-            penalise(p_row, p_own, p_before, seen_prompt, skipped, end, penalty, BLOCK)
+            penalise(p_row, seen, penalty, BLOCK)
         elif kind == NGRAM:
-            ban_ngrams(p_row, p_own, p_before, seen_prompt, skipped, end, other, BLOCK)
+            ban_ngrams(p_row, seen, other, BLOCK)
         elif kind == TOKENS:
             # `number`: the least place where a hypothesis starts; -1: the tokens are banned everywhere
             if (number < 0) | (position == tl.maximum(position - done, number)):
@@ -258,20 +260,7 @@ def edit_kernel(
         elif kind == SEQUENCES:
             p_sequence = first.to(tl.pointer_type(tl.int32)) + slot * size * last_size
             num_sequences = tl.load(second.to(tl.pointer_type(tl.int32)) + slot)
-            ban_sequences(
-                p_row,
-                p_sequence,
-                num_sequences,
-                last_size,
-                p_own,
-                p_before,
-                seen_prompt,
-                skipped,
-                end,
-                other,
-                eos,
-                BLOCK,
-            )
+            ban_sequences(p_row, p_sequence, num_sequences, last_size, seen, other, eos, BLOCK)
         elif kind == MIN_LENGTH:
             length = tl.where(number > 0, position, done)
             if length < tl.load(p_first_int):

@@ -6,6 +6,8 @@ is float64, because its upper tail needs 31 bits.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -48,21 +50,34 @@ def noise_of(key, b_token):
     return -tl.log(-tl.log(1.0 - b_uniform))
 
 
+class Arrays(NamedTuple):
+    """Arrays by slot: some have a number each, some one for every node."""
+
+    seed: Tensor
+    hash: Tensor
+    total: Tensor
+    parent: Tensor
+    log_prob: Tensor
+    prefix_length: Tensor
+
+
+class Rows(NamedTuple):
+    """Where rows stand, and their last tokens."""
+
+    slot: Tensor
+    entry: Tensor
+    node: Tensor
+    token: Tensor
+    position: Tensor
+
+
 @begins_early
 @triton.jit
 def largest_kernel(
     p_largest,
     p_log_prob,
-    p_seed,
-    p_hash,
-    p_total,
-    p_parent,
-    p_node_log_prob,
-    p_prefix_length,
-    p_slot,
-    p_node,
-    p_token,
-    p_position,
+    arrays,
+    rows,
     prefix_stride,
     num_nodes,
     num_columns,
@@ -72,19 +87,19 @@ def largest_kernel(
     """The first program of a row also writes the hash and the total of its node."""
     await_kernels()
     i_row, i_slice = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot = tl.load(p_slot + i_row).to(tl.int64)
-    node = tl.load(p_node + i_row).to(tl.int64)
-    position = tl.load(p_position + i_row)
-    is_behind = position > tl.load(p_prefix_length + slot * prefix_stride)
+    slot = tl.load(rows.slot + i_row).to(tl.int64)
+    node = tl.load(rows.node + i_row).to(tl.int64)
+    position = tl.load(rows.position + i_row)
+    is_behind = position > tl.load(arrays.prefix_length + slot * prefix_stride)
     line = slot * num_nodes
-    parent = tl.maximum(tl.load(p_parent + line + node), 0).to(tl.int64)
-    own = tl.load(p_token + i_row).to(tl.int64) + 1
-    key = mixed64(tl.load(p_hash + line + parent) + own * GOLDEN)
-    key = tl.where(is_behind, key, mixed64(tl.load(p_seed + slot)))
+    parent = tl.maximum(tl.load(arrays.parent + line + node), 0).to(tl.int64)
+    own = tl.load(rows.token + i_row).to(tl.int64) + 1
+    key = mixed64(tl.load(arrays.hash + line + parent) + own * GOLDEN)
+    key = tl.where(is_behind, key, mixed64(tl.load(arrays.seed + slot)))
     if i_slice == 0:
-        before = tl.where(position == 0, 0.0, tl.load(p_total + line + parent))
-        tl.store(p_hash + line + node, key)
-        tl.store(p_total + line + node, before + tl.load(p_node_log_prob + line + node))
+        before = tl.where(position == 0, 0.0, tl.load(arrays.total + line + parent))
+        tl.store(arrays.hash + line + node, key)
+        tl.store(arrays.total + line + node, before + tl.load(arrays.log_prob + line + node))
     b_largest = tl.full([BLOCK], -float("inf"), tl.float64)
     first = i_slice * slice_columns
     for start in range(first, tl.minimum(first + slice_columns, num_columns), BLOCK):
@@ -102,15 +117,9 @@ def perturb_kernel(
     p_out,
     p_log_prob,
     p_largest,
-    p_seed,
-    p_hash,
-    p_total,
-    p_prefix_length,
     p_score,
-    p_slot,
-    p_entry,
-    p_node,
-    p_position,
+    arrays,
+    rows,
     prefix_stride,
     score_stride,
     num_nodes,
@@ -126,13 +135,15 @@ def perturb_kernel(
     p_own = p_largest + i_row * num_slices + o_slice
     largest = tl.max(tl.load(p_own, mask=o_slice < num_slices, other=-float("inf")), 0)
     largest = tl.where(largest == -float("inf"), 0.0, largest)
-    slot = tl.load(p_slot + i_row).to(tl.int64)
-    node = slot * num_nodes + tl.load(p_node + i_row)
-    is_behind = tl.load(p_position + i_row) > tl.load(p_prefix_length + slot * prefix_stride)
-    key, total = tl.load(p_hash + node), tl.load(p_total + node)
+    slot = tl.load(rows.slot + i_row).to(tl.int64)
+    node = slot * num_nodes + tl.load(rows.node + i_row)
+    is_behind = tl.load(rows.position + i_row) > tl.load(
+        arrays.prefix_length + slot * prefix_stride
+    )
+    key, total = tl.load(arrays.hash + node), tl.load(arrays.total + node)
     # the root's own noise is that of token -1, which no sequence holds
-    of_root = noise_of(mixed64(tl.load(p_seed + slot)), tl.full([1], -1, tl.int32))
-    score = tl.load(p_score + slot * score_stride + tl.load(p_entry + i_row))
+    of_root = noise_of(mixed64(tl.load(arrays.seed + slot)), tl.full([1], -1, tl.int32))
+    score = tl.load(p_score + slot * score_stride + tl.load(rows.entry + i_row))
     has_luck = is_behind & (total > -float("inf"))
     luck = tl.where(has_luck, (score - total).to(tl.float64), of_root)
     of_root = tl.where(is_behind, 0.0, of_root)
@@ -180,21 +191,15 @@ def perturb(
     most = triton.cdiv(num_columns, BLOCK)
     slice_columns = BLOCK * triton.cdiv(most, min(most, max(1, PROGRAMS // num_rows)))
     num_slices = triton.cdiv(num_columns, slice_columns)
+    arrays = Arrays(seed, hashes, totals, parent, node_log_prob, prefix_length)
+    rows = Rows(slot, entry, node, token, position)
     largest = torch.empty(num_rows, num_slices, dtype=torch.float64, device=out.device)
     grid = (num_rows, num_slices)
     largest_kernel[grid](
         largest,
         log_probs,
-        seed,
-        hashes,
-        totals,
-        parent,
-        node_log_prob,
-        prefix_length,
-        slot,
-        node,
-        token,
-        position,
+        arrays,
+        rows,
         prefix_length.stride(0),
         num_nodes,
         num_columns,
@@ -205,15 +210,9 @@ def perturb(
         out,
         log_probs,
         largest,
-        seed,
-        hashes,
-        totals,
-        prefix_length,
         score,
-        slot,
-        entry,
-        node,
-        position,
+        arrays,
+        rows,
         prefix_length.stride(0),
         score.stride(0),
         num_nodes,
