@@ -54,8 +54,7 @@ def gather_rows_kernel(
 
 @begins_early
 @triton.jit(
-    do_not_specialize=["num_copies", "num_rows"],
-    do_not_specialize_on_alignment=["p_index"],
+    do_not_specialize=["num_copies", "num_rows"], do_not_specialize_on_alignment=["p_index"]
 )
 def copy_rows_kernel(
     p_out,

@@ -15,13 +15,7 @@ import triton.language as tl
 from pybeam.triton_kernels.attention.new_nodes import Pools, lines_of, write_nodes
 from pybeam.triton_kernels.attention.paths import Paths, add_paths
 from pybeam.triton_kernels.attention.scores import Query, Rules, finite_or_zero, logits_of
-from pybeam.triton_kernels.attention.tiles import (
-    add_weighted,
-    first_tile,
-    merge,
-    sees,
-    source_of,
-)
+from pybeam.triton_kernels.attention.tiles import add_weighted, first_tile, merge, sees, source_of
 from pybeam.triton_kernels.attention.variants import MIN_BLOCKS
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 

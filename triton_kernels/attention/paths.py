@@ -49,14 +49,7 @@ def add_paths(
         if HAS_BIAS or HAS_WINDOW:
             b_back = query.position[:, None] - tl.load(query.cell_position + o_cell)
         b_logit = logits_of(
-            b_product,
-            m_sees,
-            b_back,
-            query.head,
-            rules,
-            HAS_CAP,
-            HAS_BIAS,
-            HAS_WINDOW,
+            b_product, m_sees, b_back, query.head, rules, HAS_CAP, HAS_BIAS, HAS_WINDOW
         )
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)

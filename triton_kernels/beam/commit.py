@@ -40,10 +40,7 @@ from pybeam.triton_kernels.beam.finish import (
 from pybeam.triton_kernels.beam.read import NUM_REPORTED
 from pybeam.triton_kernels.beam.stop import decide
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.tree.append import (
-    append_nodes,
-    take_pages,
-)
+from pybeam.triton_kernels.tree.append import append_nodes, take_pages
 from pybeam.triton_kernels.tree.survivors import LISTS, NUMBERS, Numbers, survivors_of
 
 HELD = tl.constexpr(int(Finishing.HELD))
@@ -167,15 +164,7 @@ def commit_kernel(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
     numbers = Numbers(
-        eos_id,
-        capacity,
-        num_slots,
-        max_nodes,
-        max_rows,
-        max_live,
-        max_free,
-        max_pages,
-        max_path,
+        eos_id, capacity, num_slots, max_nodes, max_rows, max_live, max_free, max_pages, max_path
     )
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)

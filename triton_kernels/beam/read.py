@@ -200,13 +200,7 @@ def read_kernel(
 @begins_early
 @triton.jit(do_not_specialize=["num_sources"], do_not_specialize_on_alignment=["p_slot"])
 def report_kernel(
-    p_report,
-    p_ints,
-    p_num_pages,
-    p_num_free_pages,
-    p_slot,
-    num_sources,
-    BLOCK: tl.constexpr,
+    p_report, p_ints, p_num_pages, p_num_free_pages, p_slot, num_sources, BLOCK: tl.constexpr
 ):
     await_kernels()
     o_source = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

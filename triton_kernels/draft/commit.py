@@ -63,14 +63,7 @@ def accept_kernel(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
     numbers = Numbers(
-        eos_id,
-        vocab_size,
-        max_nodes,
-        max_rows,
-        max_live,
-        max_finished,
-        max_prefix,
-        max_guesses,
+        eos_id, vocab_size, max_nodes, max_rows, max_live, max_finished, max_prefix, max_guesses
     )
     step = Step(tree, beams, drafts, survivors, p_eos_token, numbers)
     i_source = tl.program_id(0)

@@ -31,11 +31,7 @@ PROGRAMS = 2048
 
 
 def select(
-    logits: Tensor,
-    score: Tensor,
-    offset: Tensor,
-    width: Tensor,
-    options: SelectOptions,
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
 ) -> Survivors:
     """See `pybeam.ops.select`; reads nothing back, so more survivors than the capacity are cut off.
 

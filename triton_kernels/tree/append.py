@@ -6,10 +6,7 @@ import triton.language as tl
 from pybeam.triton_kernels.arithmetic import exclusive_sum
 from pybeam.triton_kernels.tree.masks import row_bits
 from pybeam.triton_kernels.tree.paths import extend_paths
-from pybeam.triton_kernels.tree.survivors import (
-    PAGE_CELLS,
-    survivors_of,
-)
+from pybeam.triton_kernels.tree.survivors import PAGE_CELLS, survivors_of
 
 BLOCK_SOURCES = tl.constexpr(128)
 

@@ -43,15 +43,7 @@ def inherit_kernel(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
     numbers = Numbers(
-        eos_id,
-        capacity,
-        num_slots,
-        max_nodes,
-        max_rows,
-        max_live,
-        max_free,
-        max_pages,
-        max_path,
+        eos_id, capacity, num_slots, max_nodes, max_rows, max_live, max_free, max_pages, max_path
     )
     i_source = tl.program_id(0)
     if i_source == 0:
