@@ -11,8 +11,9 @@ It takes compute capability 9.0, and is off unless the environment has PYBEAM_DE
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -48,6 +49,24 @@ class EarlyKernel:
 def begins_early(kernel: Any) -> Any:
     """Mark a kernel whose first statement is `await_kernels()`."""
     return EarlyKernel(kernel) if IS_ON else kernel
+
+
+def one_variant(layout: Sequence[str] = (), anywhere: Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Mark a kernel that begins early, and of which one variant serves all values of its numbers.
+
+    Numbers are the parameters in small letters without `p_`. Those of `layout` are left out: multiples of 16
+    among them let the compiler read many bytes at once. Arrays `anywhere` need not begin at a multiple of 16
+    bytes, and no variant is compiled for those that do.
+    """
+
+    def mark(function: Any) -> Any:
+        names = inspect.signature(function).parameters
+        numbers = [name for name in names if name.islower() and not name.startswith("p_")]
+        numbers = [name for name in numbers if name not in layout]
+        mark = triton.jit(do_not_specialize=numbers, do_not_specialize_on_alignment=anywhere)
+        return begins_early(mark(function))
+
+    return mark
 
 
 @cache

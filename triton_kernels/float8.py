@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 LARGEST = tl.constexpr(448.0)  # number of this dtype
 NAN = tl.constexpr(0x7F)
@@ -33,8 +33,7 @@ def e4m3_of(b_x):
     return b_sign | tl.where(b_x == b_x, b_code, NAN)
 
 
-@begins_early
-@triton.jit(do_not_specialize=["row_stride", "num_columns"])
+@one_variant()
 def round_kernel(p_out, p_scale, p_x, row_stride, num_columns, BLOCK: tl.constexpr):
     await_kernels()
     i_row = tl.program_id(0).to(tl.int64)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 WORDS = {4: tl.int32, 2: tl.int16, 1: tl.int8}
 TILE_WORDS = 4096
@@ -21,11 +21,7 @@ def place_of(p_index, o_row, m_row, num_rows):
     return b_row.to(tl.int64), (b_row >= 0) & (b_row < num_rows)
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=["num_moves", "num_rows"],
-    do_not_specialize_on_alignment=["p_source", "p_target"],
-)
+@one_variant(layout=["num_words", "stride"], anywhere=["p_source", "p_target"])
 def gather_rows_kernel(
     p_tensor,
     p_source,
@@ -52,10 +48,7 @@ def gather_rows_kernel(
     tl.store(p_word + b_target[:, None] * stride + o_word[None, :], b_row, mask=m_move)
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=["num_copies", "num_rows"], do_not_specialize_on_alignment=["p_index"]
-)
+@one_variant(layout=["num_words", "out_stride", "in_stride"], anywhere=["p_index"])
 def copy_rows_kernel(
     p_out,
     p_in,

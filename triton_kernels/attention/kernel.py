@@ -9,7 +9,6 @@ In a step of a decoder, the same launch writes the keys and values of new nodes 
 (`new_nodes.py`): the first split of a tile writes those of the rows whose first head is in the tile.
 """
 
-import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.attention.new_nodes import Pools, lines_of, write_nodes
@@ -17,24 +16,23 @@ from pybeam.triton_kernels.attention.paths import Paths, add_paths
 from pybeam.triton_kernels.attention.scores import Query, Rules, finite_or_zero, logits_of
 from pybeam.triton_kernels.attention.tiles import add_weighted, first_tile, merge, sees, source_of
 from pybeam.triton_kernels.attention.variants import MIN_BLOCKS
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=[
-        "num_sources",
-        "num_key_heads",
-        "max_cells",
-        "max_entries",
-        "max_path",
-        "num_splits",
-        "bias_size",
-        "bias_origin",
-        "window",
-        "num_pool_cells",
+@one_variant(
+    layout=[
+        "query_row_stride",
+        "query_head_stride",
+        "key_cell_stride",
+        "key_head_stride",
+        "value_cell_stride",
+        "value_head_stride",
+        "new_key_row_stride",
+        "new_key_head_stride",
+        "new_value_row_stride",
+        "new_value_head_stride",
     ],
-    do_not_specialize_on_alignment=[
+    anywhere=[
         "p_offset",
         "p_slot",
         "p_num_cells",

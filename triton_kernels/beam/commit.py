@@ -39,9 +39,9 @@ from pybeam.triton_kernels.beam.finish import (
 )
 from pybeam.triton_kernels.beam.read import NUM_REPORTED
 from pybeam.triton_kernels.beam.stop import decide
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.tree.append import append_nodes, take_pages
-from pybeam.triton_kernels.tree.survivors import LISTS, NUMBERS, Numbers, survivors_of
+from pybeam.triton_kernels.tree.survivors import LISTS, Numbers, survivors_of
 
 HELD = tl.constexpr(int(Finishing.HELD))
 
@@ -109,18 +109,7 @@ def report_line(tree, p_ints, p_live, p_report, i_source):
     tl.store(p_line + NUM_REPORTED, tl.load(tree.num_pages + i_slot))
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=[*NUMBERS, "max_finished", "num_scratch"],
-    do_not_specialize_on_alignment=[
-        *LISTS,
-        "p_eos_token",
-        "p_source",
-        "p_target",
-        "p_live",
-        "p_report",
-    ],
-)
+@one_variant(anywhere=[*LISTS, "p_eos_token", "p_source", "p_target", "p_live", "p_report"])
 def commit_kernel(
     tree,
     p_token,

@@ -1,6 +1,5 @@
 """The kernel of `beam_plan`: who moves."""
 
-import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.beam.columns import (
@@ -11,7 +10,7 @@ from pybeam.triton_kernels.beam.columns import (
     NUM_INTS,
     STOP_RUNNING,
 )
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # sources that one is compared with at a time
 TILE_SOURCES = tl.constexpr(32)
@@ -19,18 +18,7 @@ MAX_KEY = tl.constexpr(2**31 - 1)
 MIN_KEY = tl.constexpr(-(2**31))
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=["num_sources", "most_rows", "max_wait"],
-    do_not_specialize_on_alignment=[
-        "p_slot",
-        "p_key",
-        "p_rows",
-        "p_waited",
-        "p_moved",
-        "p_moved_rows",
-    ],
-)
+@one_variant(anywhere=["p_slot", "p_key", "p_rows", "p_waited", "p_moved", "p_moved_rows"])
 def plan_kernel(
     p_ints,
     p_slot,

@@ -22,7 +22,7 @@ from pybeam.triton_kernels.beam.columns import (
     NUM_FLOATS,
     NUM_INTS,
 )
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # the first columns
 NUM_REPORTED = INT_WAITED
@@ -134,20 +134,7 @@ def pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLO
         tl.store(entries.is_ended + o_entry, False, mask=m_entry)
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=[
-        "num_sources",
-        "num_slots",
-        "num_rows_out",
-        "num_entries_out",
-        "max_nodes",
-        "max_entries",
-        "max_prefix",
-        "max_early",
-    ],
-    do_not_specialize_on_alignment=["p_slot"],
-)
+@one_variant(anywhere=["p_slot"])
 def read_kernel(
     tree,
     beams,
@@ -197,8 +184,7 @@ def read_kernel(
         )
 
 
-@begins_early
-@triton.jit(do_not_specialize=["num_sources"], do_not_specialize_on_alignment=["p_slot"])
+@one_variant(anywhere=["p_slot"])
 def report_kernel(
     p_report, p_ints, p_num_pages, p_num_free_pages, p_slot, num_sources, BLOCK: tl.constexpr
 ):

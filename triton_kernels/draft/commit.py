@@ -1,32 +1,17 @@
 """The kernels of `draft_commit`."""
 
-import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
 from pybeam.triton_kernels.beam.columns import INT_DEPTH, INT_NUM_ENTRIES, INT_NUM_ROWS, NUM_INTS
 from pybeam.triton_kernels.beam.read import count_before
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.draft.accept import Numbers, Step, accept, guess_rows
 from pybeam.triton_kernels.tree.append import take_pages
 from pybeam.triton_kernels.tree.survivors import LISTS, PAGE_CELLS
 
-SIZES = ["num_slots", "max_nodes", "max_rows", "max_live", "max_pages", "max_finished"]
 
-
-@begins_early
-@triton.jit(
-    do_not_specialize=[
-        *SIZES,
-        "num_sources",
-        "num_outputs",
-        "eos_id",
-        "vocab_size",
-        "max_prefix",
-        "max_guesses",
-    ],
-    do_not_specialize_on_alignment=[*LISTS, "p_eos_token"],
-)
+@one_variant(anywhere=[*LISTS, "p_eos_token"])
 def accept_kernel(
     tree,
     beams,
@@ -96,8 +81,7 @@ def accept_kernel(
     tl.store(p_needed + i_source, needed)
 
 
-@begins_early
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_slot"])
+@one_variant(anywhere=["p_slot"])
 def rows_kernel(
     tree,
     beams,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pybeam.contracts import ColumnRules
 from pybeam.triton_kernels.arithmetic import exp_shifted
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # halvings after which a search among any number of edges has ended
 HALVINGS = tl.constexpr(32)
@@ -22,8 +22,7 @@ def edges_of(p_first, b_node, num_inner):
     return b_begin, tl.load(p_first + b_node + 1, mask=m_inner, other=0)
 
 
-@begins_early
-@triton.jit(do_not_specialize=["num_rows", "num_inner"])
+@one_variant()
 def child_kernel(
     p_out, p_token, p_first, p_node, p_given, num_rows, num_inner, BLOCK_ROWS: tl.constexpr
 ):
@@ -66,8 +65,7 @@ def add_exp(b_x, b_peak, b_sum):
     return b_new, b_sum * exp_shifted(b_peak, b_new) + exp_shifted(b_x, b_new)
 
 
-@begins_early
-@triton.jit(do_not_specialize=["num_inner", "num_words", "num_columns", "eos_id"])
+@one_variant(layout=["vocab_size", "row_stride"])
 def columns_kernel(
     p_out,
     p_logits,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pybeam import contracts
 from pybeam.triton_kernels.arithmetic import log1p
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.select.options import MAX_EOS, ends
 
 WORDS = tl.constexpr(contracts.EDIT_WORDS)
@@ -174,20 +174,8 @@ def allow_eos(p_row, is_scored, eos, num_columns, BLOCK: tl.constexpr):
         tl.store(p_row + o_token, tl.where(m_ends, 0.0, BANNED), mask=m_written)
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=[
-        "row_stride",
-        "num_columns",
-        "num_edits",
-        "history_stride",
-        "prompt_size",
-        "prefix_stride",
-        "limit_stride",
-        "more_eos",
-        *[f"eos_{i}" for i in range(MAX_EOS.value)],
-    ],
-    do_not_specialize_on_alignment=[
+@one_variant(
+    anywhere=[
         "p_logits",
         "p_line",
         "p_history",
@@ -196,7 +184,7 @@ def allow_eos(p_row, is_scored, eos, num_columns, BLOCK: tl.constexpr):
         "p_position",
         "p_prefix_length",
         "p_max_length",
-    ],
+    ]
 )
 def edit_kernel(
     p_logits,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from pybeam.triton_kernels.arithmetic import exp_shifted
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 BLOCK = 4096
 
 
-@begins_early
-@triton.jit(do_not_specialize=["row_stride", "num_columns"])
+@one_variant()
 def log_softmax_kernel(p_out, p_logits, row_stride, num_columns, BLOCK: tl.constexpr):
     await_kernels()
     i_row = tl.program_id(0).to(tl.int64)

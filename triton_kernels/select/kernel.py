@@ -4,13 +4,12 @@ import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.select.beam import Ranked, finish_beam
 from pybeam.triton_kernels.select.options import (
     BAN_EOS,
     FORCED,
     IS_ENDED,
-    MAX_EOS,
     OPTIONAL,
     PLAIN,
     Inputs,
@@ -32,34 +31,10 @@ def arrives_last(p_counter, num_programs):
     return is_last
 
 
-@begins_early
-@triton.jit(
-    # one variant for all shapes and options
-    do_not_specialize=[
-        "row_stride",
-        "lead",
-        "num_columns",
-        "num_rows",
-        "num_beams",
-        "num_slices",
-        "num_tiles",
-        "given",
-        *[f"eos_{i}" for i in range(MAX_EOS.value)],
-        "finishing",
-        "capacity",
-    ],
-    do_not_specialize_on_alignment=["p_score", "p_offset", "p_width"]
+@one_variant(
+    anywhere=["p_score", "p_offset", "p_width"]
     + [f"p_{name}" for name in OPTIONAL]
-    + [
-        "p_more_eos",
-        "p_ints",
-        "p_floats",
-        "p_counts",
-        "p_has_nan",
-        "p_scratch",
-        "p_stats",
-        "p_counters",
-    ],
+    + ["p_ints", "p_floats", "p_counts", "p_has_nan", "p_scratch", "p_stats", "p_counters"]
 )
 def select_kernel(
     p_logits,

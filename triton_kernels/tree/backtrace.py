@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 
 @triton.jit
@@ -13,11 +13,7 @@ def parent_of(p_parent, node):
     return tl.where(parent < node, parent, -1)
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=["num_slots", "num_nodes", "capacity"],
-    do_not_specialize_on_alignment=["p_slot", "p_node", "p_length_out"],
-)
+@one_variant(anywhere=["p_slot", "p_node", "p_length_out"])
 def backtrace_kernel(
     p_token,
     p_parent,

@@ -1,17 +1,15 @@
 """The first launch of `tree_append`: which live nodes the new rows see, and which pages they need."""
 
-import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.tree.masks import inherit_masks
 from pybeam.triton_kernels.tree.paths import inherit_paths
-from pybeam.triton_kernels.tree.survivors import LISTS, NUMBERS, Numbers, store_lists, survivors_of
+from pybeam.triton_kernels.tree.survivors import LISTS, Numbers, store_lists, survivors_of
 
 
-@begins_early
-@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
+@one_variant(anywhere=LISTS)
 def inherit_kernel(
     tree,
     p_token,

@@ -1,17 +1,12 @@
 """`tree_release`: return the pages of closed sources."""
 
-import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.arithmetic import exclusive_sum
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 
-@begins_early
-@triton.jit(
-    do_not_specialize=["num_sources", "num_slots", "max_pages", "max_free_pages"],
-    do_not_specialize_on_alignment=["p_slot"],
-)
+@one_variant(anywhere=["p_slot"])
 def release_kernel(
     p_num_nodes,
     p_num_live,

@@ -24,8 +24,7 @@ class Numbers(NamedTuple):
     max_path: tl.tensor
 
 
-# no variant is compiled for values of these numbers, nor for the alignment of these lists
-NUMBERS = list(Numbers._fields)
+# where survivors stand: anywhere in the memory of others
 LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
