@@ -62,13 +62,6 @@ class Here:
             yield self._worker.run(part)
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """A worker raised this."""
-
-    message: str
-
-
 @dataclass
 class _Member:
     """One process of the pool."""
@@ -173,8 +166,8 @@ class Processes:
             self._replace(member, part)
             waiting.append(part)
             return None
-        if isinstance(answer, _Failure):
-            raise CorpusError(f"{part.span}: {answer.message}")
+        if isinstance(answer, str):
+            raise CorpusError(f"{part.span}: {answer}")
         assert isinstance(answer, FinishedPart)
         return answer
 
@@ -220,9 +213,9 @@ class Processes:
                 part = connection.recv()
                 try:
                     worker = worker or self._job.with_threads(self._threads).open()
-                    answer: FinishedPart | _Failure = worker.run(part)
+                    answer: FinishedPart | str = worker.run(part)
                 except Exception as error:
-                    answer = _Failure(f"{type(error).__name__}: {error}")
+                    answer = f"{type(error).__name__}: {error}"
                 connection.send(answer)
 
 

@@ -8,9 +8,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from pybeam.corpus.parts import CorpusError
+from pybeam.corpus.parts import CorpusError, new_digest
 
 UNFINISHED = ".unfinished"
 PART_DIGITS = 5
@@ -121,7 +120,7 @@ class Folder:
             CorpusError: it cannot be written; nothing is left of it.
         """
         unfinished = path.with_name(f".{path.name.removeprefix('.')}{UNFINISHED}")
-        digest = hashlib.blake2b(digest_size=16)
+        digest = new_digest()
         try:
             with open(unfinished, "wb") as file:
                 for chunk in chunks:
@@ -179,16 +178,9 @@ def checksum_of(path: Path) -> str | None:
     """Return the checksum of a file as `Folder.write` gives it; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return _digest(file)
+            return hashlib.file_digest(file, new_digest).hexdigest()
     except OSError:
         return None
-
-
-def _digest(file: BinaryIO) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def sync_folder(path: Path) -> None:

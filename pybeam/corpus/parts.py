@@ -6,10 +6,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 # a line takes as long as so many bytes more, however short it is
 LINE_BYTES = 16
+# of parts and of files that a run writes
+new_digest = partial(hashlib.blake2b, digest_size=16)
 
 
 class CorpusError(ValueError):
@@ -67,7 +70,7 @@ class Part:
     @property
     def checksum(self) -> str:
         """A checksum of the lines and of where each one ends."""
-        digest = hashlib.blake2b(digest_size=16)
+        digest = new_digest()
         for line in self.lines:
             for one in line:
                 content = one if isinstance(one, bytes) else one.reason.encode()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
 from pybeam import __version__
 from pybeam.corpus.executors import Executor
@@ -179,7 +180,7 @@ class Run:
         self._save(manifest)
         self._listener.beginning(self._shares[first.index])
         try:
-            with closing(executor.run(_chained(first, left))) as finished:
+            with closing(executor.run(chain([first], left))) as finished:
                 for part in finished:
                     self._write(manifest, part)
                     counts += part.counts
@@ -196,7 +197,8 @@ class Run:
             indices.add(part.index)
             entry = manifest.parts.get(part.index)
             if entry is not None:
-                self._check_unchanged(part, entry.input)
+                if part.checksum != entry.input:
+                    raise _changed(f"its {part.span} are others")
             elif self._folder.holds(part.index):
                 self._shares[part.index] = self._corpus.read_bytes / max(1, self._corpus.num_bytes)
                 yield part
@@ -208,10 +210,6 @@ class Run:
         """Guess how many parts are left, from how much of the input has been read for those so far."""
         num_read, share = first.index + 1, max(self._shares[first.index], 1e-9)
         return max(1, round((num_read / share - first.index) / self._shard[1]))
-
-    def _check_unchanged(self, part: Part, checksum: str) -> None:
-        if part.checksum != checksum:
-            raise _changed(f"its {part.span} are others")
 
     def _write(self, manifest: Manifest, part: FinishedPart) -> None:
         errors = None
@@ -256,11 +254,6 @@ def _changed(how: str) -> CorpusError:
     return CorpusError(
         f"the input has changed since the run began: {how}; bring it back, or start anew with --force"
     )
-
-
-def _chained(first: Part, rest: Iterator[Part]) -> Iterator[Part]:
-    yield first
-    yield from rest
 
 
 def _encoded(text: str) -> bytes:

@@ -76,11 +76,6 @@ class _Gathering:
         )
 
 
-class _Found(NamedTuple):
-    result: Result
-    warning: str
-
-
 class Memo:
     """Remember what was found for the lines that came last, and who waits for what is being found.
 
@@ -92,11 +87,11 @@ class Memo:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._values: OrderedDict[Line, _Found] = OrderedDict()
+        self._values: OrderedDict[Line, Answer] = OrderedDict()
         self._askers: dict[Line, list[int]] = {}
         self._changing = threading.Lock()
 
-    def ask(self, line: Line, asker: int) -> tuple[_Found | None, bool]:
+    def ask(self, line: Line, asker: int) -> tuple[Answer | None, bool]:
         """Return what was found if it is known, and whether the asker is the one to find it.
 
         With neither, `tell` will name this asker.
@@ -112,7 +107,7 @@ class Memo:
                 self._askers[line].append(asker)
             return None, is_first
 
-    def tell(self, line: Line, found: _Found, *, keeps: bool = True) -> list[int]:
+    def tell(self, line: Line, found: Answer, *, keeps: bool = True) -> list[int]:
         """Say what was found; returns those who wait for it. `keeps`: whether to remember it."""
         with self._changing:
             if keeps:
@@ -207,9 +202,8 @@ class Worker:
                 made, warning = self._make_request(line)
             # whatever a tokenizer raises, the other lines go on
             except Exception as error:
-                found = _Found(Result(index, None, [], "error", error=error), "")
-                ready.append(self._answer(found))
-                ready.extend(self._answers_to_same(line, found))
+                failed = Result(index, None, [], "error", error=error)
+                ready.extend(self._answers_to_line(line, failed, ""))
                 continue
             several = made.requests if isinstance(made, Joined) else (made,)
             gathering = _Gathering(made) if isinstance(made, Joined) else None
@@ -218,27 +212,23 @@ class Worker:
                 yield dataclasses.replace(request, id=ticket)
 
     def _answers(self, result: Result) -> Iterator[Answer]:
-        """Answer the line of a result, and equal ones that wait for it."""
+        """Answer the line of a result, if it was the last one that the line waited for."""
         ticket = result.id
         assert isinstance(ticket, _Ticket)
         own = dataclasses.replace(result, index=ticket.number, id=ticket.id)
         whole = own if ticket.gathering is None else ticket.gathering.add(ticket.position, own)
-        if whole is None:
-            return
-        found = _Found(whole, ticket.warning)
-        yield self._answer(found)
-        yield from self._answers_to_same(ticket.line, found)
+        if whole is not None:
+            yield from self._answers_to_line(ticket.line, whole, ticket.warning)
 
-    def _answers_to_same(self, line: Line, found: _Found) -> Iterator[Answer]:
-        if self._memo is None:
-            return
-        # an error may be one of the moment
-        for index in self._memo.tell(line, found, keeps=found.result.error is None):
-            yield self._repeated(index, found)
+    def _answers_to_line(self, line: Line, result: Result, warning: str) -> Iterator[Answer]:
+        """Answer a line, and equal ones that wait for it."""
+        found = Answer(result, self._format(result), warning)
+        yield found
+        if self._memo is not None:
+            # an error may be one of the moment
+            for index in self._memo.tell(line, found, keeps=result.error is None):
+                yield self._repeated(index, found)
 
-    def _repeated(self, index: int, found: _Found) -> Answer:
-        again = found._replace(result=dataclasses.replace(found.result, index=index))
-        return self._answer(again, is_repeated=True)
-
-    def _answer(self, found: _Found, *, is_repeated: bool = False) -> Answer:
-        return Answer(found.result, self._format(found.result), found.warning, is_repeated)
+    def _repeated(self, index: int, found: Answer) -> Answer:
+        result = dataclasses.replace(found.result, index=index)
+        return Answer(result, self._format(result), found.warning, is_repeated=True)
