@@ -38,7 +38,7 @@ class Encoded(NamedTuple):
 
 
 class CrossAttention(NamedTuple):
-    """What rows see of their sources."""
+    """The sources as rows see them."""
 
     key_value: Sequence[KeyValue]  # of each layer, [H, A, E, D]
     bias: Value  # [A, 1, E]
