@@ -338,11 +338,12 @@ def _size(path: Path, config: dict[str, Any], name: str) -> int:
 
 
 def _numbers(path: Path, config: dict[str, Any], name: str, num: int) -> list[float]:
-    found = config.get(name)
+    found: Any = config.get(name)
     is_list = isinstance(found, list) and len(found) == num
     if not is_list or not all(isinstance(x, int | float) for x in found):
         raise ValueError(f"`{name}` in {path} must be a list of {num} numbers")
-    return found
+    numbers: list[float] = found
+    return numbers
 
 
 Extractor = FeatureExtractor | WhisperFeatureExtractor
