@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -79,7 +79,7 @@ def load_model(
     - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 and Qwen3-MoE (`qwen2`, `qwen3`,
       `qwen3_moe`), Llama (`llama`), Mistral (`mistral`), Mixtral (`mixtral`), Phi and Phi-3 (`phi`, `phi3`),
       Gemma 1 to 3 (`gemma`, `gemma2`, `gemma3_text`), GPT-2 (`gpt2`), GPT-NeoX and Pythia (`gpt_neox`),
-      OPT (`opt`), Falcon (`falcon`);
+      OPT (`opt`), Bloom (`bloom`), Falcon (`falcon`);
     - `attentional_lstm`, see `pybeam.models.Rnn`.
 
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
@@ -227,10 +227,11 @@ def _assembly_of(config: TransformerConfig) -> type[Assembly]:
     return Assembly
 
 
-def _model_type(directory: Path) -> Any:
+def _model_type(directory: Path) -> str | None:
     """Return what `config.json` calls the family of a directory's model; None: nothing."""
     path = directory / "config.json"
-    return read_json(path).get("model_type") if path.exists() else None
+    found = read_json(path).get("model_type") if path.exists() else None
+    return found if isinstance(found, str) else None
 
 
 def _is_rnn(directory: Path) -> bool:
@@ -241,7 +242,7 @@ def _is_rnn(directory: Path) -> bool:
 def _is_causal(directory: Path) -> bool:
     """Whether this directory holds a decoder-only transformer of a family that is known."""
     model_type = _model_type(directory)
-    if not isinstance(model_type, str) or model_type in FAMILIES:
+    if model_type is None or model_type in FAMILIES:
         return False
     from pybeam.models.transformer.families import FAMILIES as CAUSAL_FAMILIES
 

@@ -25,7 +25,7 @@ PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "spiece.model", "toke
 # models whose sources are prompts, which have neither tags nor EOS
 DECODER_ONLY = (
     *("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "mixtral", "phi3"),
-    *("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox", "phi", "falcon"),
+    *("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox", "phi", "bloom", "falcon"),
 )
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 FIREREDASR = ("dict.txt", "train_bpe1000.model")

@@ -97,6 +97,11 @@ OTHER_KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "GPTNeoXForCausalLM",
         dict(SIZES, use_parallel_residual=False, attention_bias=False),
     ),
+    "bloom": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        dict(hidden_size=72, n_layer=3, n_head=6, layer_norm_epsilon=3e-5),
+    ),
     "falcon": ("FalconConfig", "FalconForCausalLM", FALCON),
     "falcon, new": (
         "FalconConfig",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from pybeam.models.transformer.assembly import is_equal, nowhere
 from pybeam.models.transformer.causal import CausalTransformer
 from pybeam.models.transformer.causal_config import CausalConfig
 from pybeam.models.transformer.layers import Stack, TokenTable
+from pybeam.models.transformer.relative import RelativeBias
 from pybeam.models.transformer.rotary import RotaryTable
 from pybeam.models.transformer.stacks import StackReader
 from pybeam.models.weights import WeightReader
@@ -66,6 +69,10 @@ class CausalAssembly:
                 RotaryTable(one, config.max_positions, reader.device) for one in config.frequencies
             ),
         )
+        if family.has_slopes:
+            slopes = RelativeBias.of_slopes(facts.num_heads, config.max_positions, reader.device)
+            layers = tuple(replace(layer, relative=slopes) for layer in stack.layers)
+            stack = replace(stack, layers=layers)
         return CausalTransformer(
             config, stack, output, reader.dtype, reader.weight_dtype, reader.device
         )

@@ -14,6 +14,8 @@ from pybeam.models.transformer.frequencies import Frequencies, read_frequencies
 from pybeam.text.json_files import MAX_LAYERS, eos_ids, read_generation, read_json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+# positions of models that name no limit; slopes are tabulated for so many distances
+MAX_SLOPES = 1 << 15
 # frequencies are made before the weights show how many there should be
 MAX_HEAD = 1 << 16
 
@@ -59,7 +61,8 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> C
     _refuse(fields, family)
     vocab_size, stack = fields.size("vocab_size"), _stack(fields, family)
     scalar = fields.number("query_pre_attn_scalar", 256) if family.is_capped else stack.head_size
-    max_positions = fields.size("max_position_embeddings")
+    unlimited = MAX_SLOPES if family.has_slopes else None
+    max_positions = fields.size("max_position_embeddings", unlimited)
     frequencies: tuple[Frequencies, ...] = ()
     if family.has_rotary:
         size = _rotary_size(fields, family, stack.head_size)

@@ -61,6 +61,7 @@ class Family:
     normalises_experts: bool | Flag = False  # shares of the chosen experts sum to 1
     has_rotary: bool = True
     partial_rotary: float | None = None  # the part of a head that is turned; None: always all
+    has_slopes: bool = False  # a bias of scores that grows with the distance
     position_offset: int = 0  # rows of the table before that of the first token
     scales_embedding: bool = False
     is_capped: bool = False  # Gemma 2 and 3: `query_pre_attn_scalar`, `final_logit_softcapping`
@@ -98,7 +99,7 @@ GEMMA_NORMS: dict[str, Any] = dict(
     after_inner_norm="post_feedforward_layernorm",
 )
 ATTENTION_BIAS = Flag("attention_bias")
-# in layers of Falcon
+# in layers of Bloom and Falcon
 FUSED = Names(
     layer="h.{}.",
     qkv=("self_attention.query_key_value",),
@@ -298,6 +299,29 @@ FAMILIES = {
         has_output_bias=True,
         is_parallel=True,
         partial_rotary=0.5,
+    ),
+    "bloom": Family(
+        FUSED,
+        **PLAIN,
+        tokens="word_embeddings",
+        embedding_norm="word_embeddings_layernorm",
+        final_norm="ln_f",
+        fields={
+            **EPSILON,
+            "hidden_size": ("hidden_size", "n_embed"),
+            "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+            "num_attention_heads": ("n_head", "num_attention_heads"),
+            "intermediate_size": (),
+            "hidden_act": (),
+            "max_position_embeddings": (),
+        },
+        expected={"apply_residual_connection_post_layernorm": (False,)},
+        activation="gelu_new",
+        inner_factor=4,
+        ties_embeddings=True,
+        is_grouped=True,
+        has_rotary=False,
+        has_slopes=True,
     ),
     "falcon": Family(
         FUSED,

@@ -1,4 +1,4 @@
-"""Relative positions of T5: a bias of attention scores for each distance between a row and a cell."""
+"""Biases of attention scores for each distance between a row and a cell: T5's buckets, Bloom's slopes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,24 @@ class RelativeBias(NamedTuple):
         distance = torch.arange(first, furthest + 1)
         bucket = bucket_of(distance, relative, is_causal).to(weight.device)
         return cls(weight[bucket].t().float().contiguous(), -first)
+
+    @classmethod
+    def of_slopes(cls, num_heads: int, num_positions: int, device: torch.device) -> RelativeBias:
+        """Make biases ``-slope * distance`` for distances of a causal decoder.
+
+        For a power of two heads, slopes are ``2 ** (-8 (h + 1) / H)``. For another number they are those of
+        the power below, and behind them every other slope of the power above.
+
+        See Press et al. 2022 (arXiv:2108.12409), section 3.
+        """
+        power = 1 << (num_heads.bit_length() - 1)
+
+        def slopes(num: int) -> list[float]:
+            return [2.0 ** (-8 * (h + 1) / num) for h in range(num)]
+
+        own = (slopes(power) + slopes(2 * power)[::2])[:num_heads]
+        distance = torch.arange(num_positions, dtype=torch.float32)
+        return cls((-torch.tensor(own)[:, None] * distance).to(device), 0)
 
     def causal_mask(self, length: int) -> Tensor:
         """Return [H, length, length]: the biases, and -inf ahead of each row."""

@@ -73,7 +73,8 @@ class Seen(NamedTuple):
         self.write(backend, i, key, value)
         prompts, position, scale = self.cells[:4], self.position, stack.scale
         window, cap = layer.window or 0, stack.soft_cap or 0.0
-        return backend.prompt_attention(query, *pool, *prompts, position, scale, window, cap)
+        bias = None if layer.relative is None else layer.relative.table
+        return backend.prompt_attention(query, *pool, *prompts, position, scale, window, cap, bias)
 
     def write(self, backend: Backend, i: int, key: Tensor, value: Tensor) -> None:
         """Write the keys and values of layer i to their cells."""
