@@ -99,13 +99,8 @@ def tree_attention(
         GROUP=group,
         HEAD_SIZE=head_size,
         MASK_WORDS=0 if mask is None else mask.shape[2],
-        HAS_PATHS=paths is not None,
-        HAS_SHARED=num_shared is not None,
-        HAS_SPLITS=num_splits > 1,
         HAS_CAP=given.soft_cap is not None,
-        HAS_BIAS=given.bias is not None,
         HAS_WINDOW=given.window is not None,
-        HAS_NEW=new is not None,
         **variant._asdict(),
     )
     return out

@@ -56,7 +56,7 @@ def tree_attention_kernel(
     p_num_cells,
     p_mask,
     p_bit,  # the rows' entries: bits of masks, or lines of paths
-    p_path,
+    p_path,  # None: rows see masks, or all cells
     p_path_length,
     p_num_shared,
     p_sum,  # [tiles * G, splits, BLOCK_M, BLOCK_D], unnormalised parts of the result
@@ -94,13 +94,8 @@ def tree_attention_kernel(
     GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     MASK_WORDS: tl.constexpr,
-    HAS_PATHS: tl.constexpr,
-    HAS_SHARED: tl.constexpr,
-    HAS_SPLITS: tl.constexpr,
     HAS_CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
-    HAS_NEW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -119,11 +114,11 @@ def tree_attention_kernel(
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     num_listed = tl.load(p_num_cells + i_slot)
     num_cells = num_listed  # that the rows read together
-    if HAS_PATHS:
-        num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
+    if p_path is not None:
+        num_cells = tl.load(p_num_shared + i_slot) if p_num_shared is not None else num_listed * 0
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
-    part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
-    num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
+    part_cells = part_blocks * BLOCK_N if p_sum is not None else num_cells
+    num_parts = tl.cdiv(num_cells, part_cells) if p_sum is not None else 1
     # the first program writes the result of a source without cells
     if i_split >= tl.maximum(num_parts, 1):
         return
@@ -139,15 +134,15 @@ def tree_attention_kernel(
     if MASK_WORDS > 0:
         b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
-    if HAS_PATHS:
+    if p_path is not None:
         p_own_path = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
     b_position = o_row
-    if HAS_BIAS or HAS_WINDOW:
+    if (p_bias is not None) or HAS_WINDOW:
         b_position = tl.load(p_position + o_row)
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
-    if HAS_NEW:
+    if p_new_key is not None:
         p_new_key += i_head.to(tl.int64) * new_key_head_stride
         p_new_value += i_head.to(tl.int64) * new_value_head_stride
     pools = Pools(
@@ -164,7 +159,7 @@ def tree_attention_kernel(
     rules = Rules(scale, soft_cap, p_bias, bias_size, bias_origin, window)
     # new nodes stand last in the list, in the order of the rows: what to add to a place for its row
     first_new = row_end - num_listed
-    if HAS_NEW:
+    if p_new_key is not None:
         if i_split == 0:
             m_row = (query_begin + tl.arange(0, BLOCK_M) < num_queries) & (o_m % GROUP == 0)
             write_nodes(pools, o_row, m_row, m_d, num_pool_cells, BLOCK_D)
@@ -180,7 +175,7 @@ def tree_attention_kernel(
         # the last cell stands in for those beyond the end, which nobody sees
         o_place = tl.minimum(o_n, end - 1)
         o_cell = tl.load(p_cell + o_place).to(tl.int64)
-        p_key_line, p_value_line = lines_of(pools, o_cell, first_new + o_place, HAS_NEW)
+        p_key_line, p_value_line = lines_of(pools, o_cell, first_new + o_place)
         b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_d, other=0.0)
         b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
         if MASK_WORDS > 0:
@@ -188,9 +183,9 @@ def tree_attention_kernel(
         else:
             m_sees = m_n[None, :]
         b_back = b_product
-        if HAS_BIAS or HAS_WINDOW:
+        if (p_bias is not None) or HAS_WINDOW:
             b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
-        b_logit = logits_of(b_product, m_sees, b_back, o_head, rules, HAS_CAP, HAS_BIAS, HAS_WINDOW)
+        b_logit = logits_of(b_product, m_sees, b_back, o_head, rules, HAS_CAP, HAS_WINDOW)
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])
@@ -199,7 +194,7 @@ def tree_attention_kernel(
         b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
         b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
-    if HAS_PATHS:
+    if p_path is not None:
         if i_split == 0:
             paths = Paths(
                 p_own_path,
@@ -210,20 +205,11 @@ def tree_attention_kernel(
             )
             query = Query(b_query, m_d, o_head, b_position, p_cell_position)
             b_peak, b_total, b_sum = add_paths(
-                paths,
-                pools,
-                query,
-                rules,
-                (b_peak, b_total, b_sum),
-                HAS_CAP,
-                HAS_BIAS,
-                HAS_WINDOW,
-                HAS_NEW,
-                BLOCK_D,
+                paths, pools, query, rules, (b_peak, b_total, b_sum), HAS_CAP, HAS_WINDOW, BLOCK_D
             )
 
     is_last = True
-    if HAS_SPLITS:
+    if p_sum is not None:
         if num_parts > 1:
             i_first = i_unit.to(tl.int64) * num_splits * BLOCK_M
             o_part = i_first + i_split * BLOCK_M + tl.arange(0, BLOCK_M)

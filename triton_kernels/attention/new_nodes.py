@@ -25,14 +25,14 @@ class Pools(NamedTuple):
 
 
 @triton.jit
-def lines_of(pools, o_cell, o_new, HAS_NEW: tl.constexpr):
+def lines_of(pools, o_cell, o_new):
     """Where the key and the value of each node lie: with row `o_new` if that is the node, else in its cell.
 
     Rows before the first are none.
     """
     p_key = pools.key + o_cell * pools.key_stride
     p_value = pools.value + o_cell * pools.value_stride
-    if HAS_NEW:
+    if pools.new_key is not None:
         m_new = tl.load(pools.new_cell + o_new, mask=o_new >= 0, other=-1) == o_cell
         o_new = o_new.to(tl.int64)
         p_key = tl.where(m_new, pools.new_key + o_new * pools.new_key_stride, p_key)

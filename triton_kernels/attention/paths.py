@@ -27,9 +27,7 @@ def add_paths(
     rules,
     state,
     HAS_CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
-    HAS_NEW: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """Add the cells of the rows' paths to their peak, total weight and weighted sum."""
@@ -42,15 +40,13 @@ def add_paths(
         b_place = tl.minimum(tl.maximum(b_place, 0), paths.num_cells - 1)
         o_cell = tl.load(paths.cell + b_place).to(tl.int64)[:, None]
         o_new = (paths.first_new + b_place)[:, None]
-        p_key, p_value = lines_of(pools, o_cell, o_new, HAS_NEW)
+        p_key, p_value = lines_of(pools, o_cell, o_new)
         b_key = tl.load(p_key + o_d, mask=m_sees & query.m_d, other=0.0)
         b_product = tl.sum(b_query * b_key.to(tl.float32), 1)[:, None]
         b_back = b_product
-        if HAS_BIAS or HAS_WINDOW:
+        if (rules.bias is not None) or HAS_WINDOW:
             b_back = query.position[:, None] - tl.load(query.cell_position + o_cell)
-        b_logit = logits_of(
-            b_product, m_sees, b_back, query.head, rules, HAS_CAP, HAS_BIAS, HAS_WINDOW
-        )
+        b_logit = logits_of(b_product, m_sees, b_back, query.head, rules, HAS_CAP, HAS_WINDOW)
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])

@@ -43,7 +43,6 @@ def logits_of(
     o_head,
     rules,
     HAS_CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
 ):
     """Logits to base 2 of products [rows, cells], -inf where a row does not see a cell."""
@@ -51,7 +50,7 @@ def logits_of(
         b_logit = capped(b_product * rules.scale, rules.soft_cap) * LOG2_E
     else:
         b_logit = b_product * (rules.scale * LOG2_E)
-    if HAS_BIAS:
+    if rules.bias is not None:
         o_column = tl.minimum(tl.maximum(b_back + rules.bias_origin, 0), rules.bias_size - 1)
         b_logit += tl.load(rules.bias + o_head[:, None] * rules.bias_size + o_column) * LOG2_E
     if HAS_WINDOW:
