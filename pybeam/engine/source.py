@@ -78,8 +78,7 @@ class Source(NewBeam):
     @property
     def num_given(self) -> int:
         """Tokens of the prefix; 0 if their log-probs count."""
-        is_scored = bool(self.target) or self.algorithm.prefix.is_scored
-        return 0 if is_scored else len(self.prefix)
+        return 0 if self.algorithm.prefix.is_scored else len(self.prefix)
 
     # kept, because the next group of a search in groups has the same limit
     @cached_property

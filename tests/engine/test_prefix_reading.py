@@ -9,6 +9,7 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.engine.room import Room
 from pybeam.models.transformer.model import TransformerSession
 from pybeam.state import reading
 from support.built_in_models import saved
@@ -120,6 +121,27 @@ def test_the_reference_reads_the_same_tokens(monkeypatch, load, kind):
         assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
+@pytest.mark.parametrize("search", ["fixed", "variable", "by step"])
+def test_a_target_behind_a_prefix_is_scored_as_before(monkeypatch, load, search):
+    """And there are pages for all that is read."""
+    model, algorithm = load("m2m_100"), SEARCHES[search]
+    requests = [dataclasses.replace(one, target=[6, 7, 5]) for one in requests_of(model)]
+    expected = token_by_token(monkeypatch, model, algorithm, requests)
+    assert max(result.steps for result in expected) == 21 + 4
+    sizes, pages, claim = noted(monkeypatch), [], Room.claim
+
+    def claimed(self, num_sources, num_more=0):
+        pages.append(num_more)
+        claim(self, num_sources, num_more)
+
+    monkeypatch.setattr(Room, "claim", claimed)
+    found = decoded(model, algorithm, pybeam.Batch(6), "native", requests, log_probs=True)
+    for one, other in zip(found, expected, strict=True):
+        assert one.error is None and one.hypotheses == other.hypotheses
+    assert sizes == [2 + 3 + 17 + 21]
+    assert max(pages) == 1 + 1 + 2 + 2
+
+
 @dataclasses.dataclass(frozen=True)
 class Reader(processors.Processor):
     """Reads logits of the last places of a prefix."""
@@ -148,18 +170,17 @@ def test_a_processor_sees_the_places_that_it_reads(monkeypatch, load):
 
 
 @pytest.mark.parametrize(
-    ("search", "target"),
+    "search",
     [
-        (pybeam.fixed_beam(3, max_length=9, prefix=SCORED), None),
-        (pybeam.greedy(), [6, 7]),
-        (pybeam.jacobi(max_length=9), None),
-        (pybeam.fixed_beam(3, max_length=9, processors=[lambda logits, rows: logits]), None),
+        pybeam.fixed_beam(3, max_length=9, prefix=SCORED),
+        pybeam.jacobi(max_length=9),
+        pybeam.fixed_beam(3, max_length=9, processors=[lambda logits, rows: logits]),
     ],
-    ids=["scored", "target", "guesses", "function"],
+    ids=["scored", "guesses", "function"],
 )
-def test_what_needs_logits_is_read_in_steps(monkeypatch, load, search, target):
+def test_what_needs_logits_is_read_in_steps(monkeypatch, load, search):
     sizes = noted(monkeypatch)
-    request = pybeam.Request([4, 5, 2], prefix=PREFIX, target=target)
+    request = pybeam.Request([4, 5, 2], prefix=PREFIX)
     [result] = pybeam.Decoder(load("m2m_100"), search).decode([request])
     assert result.hypotheses and not sizes
 
