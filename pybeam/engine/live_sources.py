@@ -158,7 +158,6 @@ class LiveSources:
                 if num_rows[i] != rows_of[slot]:
                     self._set_rows(slot, num_rows[i])
                 continue
-            self._set_rows(slot, 0)
             # a report that is read late still names sources that left after the step before
             if slot in self._by_slot:
                 done.append(i)

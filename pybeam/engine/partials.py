@@ -95,7 +95,7 @@ def stable_prefix(tree: TokenTree, beams: Beams, slot: Tensor, capacity: int) ->
     owner = slot[:, None].expand(-1, width + 1).reshape(-1)
     paths = tree.paths(owner, node.view(-1), capacity).view(-1, width + 1, capacity)
     first = paths[:, 0]  # [A, capacity]
-    differs = (paths != first[:, None]).any(1) | (first < 0)
+    differs = (paths != first[:, None]).any(1)
     return torch.where(differs.cumsum(1) == 0, first, -1)
 
 
