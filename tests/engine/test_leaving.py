@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import random
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ import pybeam
 from pybeam import backends
 from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.engine import StreamOptions
-from pybeam.engine.failures import Interrupted, blamed
+from pybeam.engine.failures import Interrupted, blamed, isolate
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
@@ -191,6 +193,22 @@ def test_what_has_no_best_so_far():
         assert (result.stop_reason, result.hypotheses, result.error) == ("interrupted", [], None)
 
 
+@pytest.mark.parametrize(("kind", "num_left"), [(Leavers, 0), (Ordered, 5)])
+def test_requests_in_order_are_taken_when_there_is_room_for_them(kind, num_left):
+    """One that comes later may be in a hurry. Others are taken together, to be sorted by length."""
+    left = []
+
+    class Noting(kind):
+        def between_steps(self, load):
+            left.append(operator.length_hint(self._requests))
+            return super().between_steps(load)
+
+    endless = random_model(1, eos_bonus=-99.0)
+    run(pybeam.greedy(max_length=6), pybeam.Fifo(4), Noting([[1]] * 9, {}), endless)
+    # four of them for six steps
+    assert left[:7] == [9, *[num_left] * 6]
+
+
 def test_the_phases_of_a_request():
     arrivals = Ordered([[1]] * 5, {})
     run(pybeam.greedy(max_length=4), pybeam.Fifo(2), arrivals, random_model(1))
@@ -226,3 +244,11 @@ def test_a_source_that_was_alone_is_not_tried_again():
 
     cause = Gone("alone")
     assert blamed(fails_differently, [3], cause) == {3: cause}
+
+
+def test_what_fails_alone_is_tried_once():
+    act = Mock(side_effect=Gone)
+    assert list(isolate(act, ["one"])) == [0]
+    act.assert_called_once_with(["one"])
+    act = Mock(side_effect=[Gone, None, Gone])
+    assert list(isolate(act, ["one", "two"])) == [1]

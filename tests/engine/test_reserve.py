@@ -9,6 +9,7 @@ import torch
 
 import pybeam
 from pybeam import backends
+from pybeam.engine import room
 from pybeam.engine import workspace as workspaces
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
@@ -16,7 +17,7 @@ from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from support.device_loop import assert_alike, run, torch_beams
 from support.graph_memory import Replays
-from support.laws import decoded, essence
+from support.laws import ALGORITHMS, decoded, essence
 from support.search_models import random_model
 from support.tiny_models import save_tiny_model
 
@@ -79,6 +80,47 @@ def test_a_wide_beam_under_a_row_budget():
         ENDLESS, algorithm, pybeam.Fifo(4, row_budget=8), "reference", [[1]], workspace(algorithm)
     )
     assert "`row_budget` must be at least the width 9, but is 8" in str(results[0].error)
+
+
+@pytest.mark.parametrize("name", ["fixed", "variable", "adaptive"])
+def test_arrays_that_begin_small_grow_before_they_are_full(name, monkeypatch):
+    algorithm = ALGORITHMS[name]
+    expected = decoded(ENDLESS, algorithm, pybeam.Fifo(2), "reference", [[1]] * 3)
+    assert max(result.steps for result in expected) > 8
+    monkeypatch.setattr(room, "FIRST_LENGTH", 1)
+    work = workspace(algorithm)
+    found = decoded(ENDLESS, algorithm, pybeam.Fifo(2), "reference", [[1]] * 3, work)
+    assert essence(found) == essence(expected)
+
+
+def test_cells_that_could_not_be_had_are_asked_for_again(monkeypatch):
+    algorithm = pybeam.greedy(max_length=4)
+    work, asked = workspace(algorithm), []
+    decoded(ENDLESS, algorithm, pybeam.Fifo(2), "reference", [[1]], work)
+
+    def refuse(*sizes):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(work.session, "reserve", refuse)
+    with pytest.raises(RuntimeError, match="no memory"):
+        work.room.claim(50)
+    # all of them are free, so no page is added
+    work.room.read_report(work.tree.num_total_pages, work.room.claimed_pages)
+    monkeypatch.setattr(work.session, "reserve", lambda *sizes: asked.append(sizes))
+    for _ in range(2):
+        work.room.claim(1)
+    assert asked == [(work.slots.num, work.state.width_capacity, work.tree.num_cells)]
+
+
+def test_a_limit_of_memory_counts_the_pages_of_sources_of_any_length(monkeypatch):
+    """What a source holds beside its pages follows from its length."""
+    session = type(ENDLESS.session(backends.load("reference")))
+    monkeypatch.setattr(session, "max_bytes", lambda self, cells, length: 5 * cells + 7 * length)
+    work = Workspace(
+        ENDLESS, pybeam.greedy(max_length=4), backends.load("reference"), memory_limit=1000
+    )
+    assert work.tree.max_pages == 1000 // (5 * 16)
+    assert work.room.free_bytes(300) == 700
 
 
 BACKEND = backends.load("native" if "native" in backends.available() else "reference")

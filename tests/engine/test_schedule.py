@@ -1,11 +1,17 @@
 """Who is admitted and which sources move, by hand."""
 
+import itertools
+import random
+
 import pytest
 import torch
 
 import pybeam
-from pybeam.engine.live_sources import RunningMax
+from pybeam.backends.arrays import INT_COLUMNS, NUM_REPORTED, RUNNING
+from pybeam.engine.cuda_graphs import bucket
+from pybeam.engine.live_sources import LiveSources, RunningMax
 from pybeam.engine.schedule import LoadLevel
+from pybeam.engine.source import Source
 from pybeam.models import FunctionModel
 from support.laws import essence
 from support.search_models import BOS, EOS
@@ -113,12 +119,12 @@ def test_ties_go_by_admission():
 
 
 def test_a_budget_admits_until_rows_fill_it():
+    """As long as there are fewer than ``n * width`` sources."""
     fifo = pybeam.Fifo(2, row_budget=10)
-    assert fifo.refills(LoadLevel(5, 0, 9))
-    assert not fifo.refills(LoadLevel(5, 0, 10))
-    assert fifo.has_room(LoadLevel(5, 0, 9), 1, 5)
-    assert not fifo.has_room(LoadLevel(10, 0, 9), 1, 5)
-    assert not fifo.has_room(LoadLevel(5, 0, 10), 1, 5)
+    for sources, rows in itertools.product(range(1, 13), range(8, 13)):
+        load = LoadLevel(sources, 0, rows)
+        assert fifo.refills(load) == (rows < 10)
+        assert fifo.has_room(load, 1, 5) == (rows < 10 and sources < 2 * 5)
 
 
 @pytest.mark.parametrize("schedule", [pybeam.Batch(4), pybeam.Fifo(4)], ids=["batch", "fifo"])
@@ -145,10 +151,6 @@ def test_a_source_of_no_tokens_fits_where_none_is_left():
     assert not batch.has_room(LoadLevel(3, 100, 9), 1, 5)
 
 
-def test_rows_beyond_the_budget_admit_nobody():
-    assert not pybeam.Fifo(2, row_budget=10).has_room(LoadLevel(5, 0, 11), 1, 5)
-
-
 def test_the_greatest_of_what_is_live():
     """Those that leave no longer count."""
     most = RunningMax()
@@ -160,3 +162,65 @@ def test_the_greatest_of_what_is_live():
         most.remove(number)
         found.append(most.number)
     assert found == [7, 7, 5, None]
+
+
+class OnlyTheLast(pybeam.Fifo):
+    """A plan of one's own."""
+
+    def plan(self, depth, num_rows, waited, limit=None):
+        return torch.arange(len(depth)) == (len(depth) - 1 if limit is None else limit)
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_plan_of_ones_own_is_asked_and_another_is_for_a_kernel(limit):
+    planner = OnlyTheLast(3).planner(limit)
+    assert planner(*torch.ones(3, 3, dtype=torch.int32)).tolist() == [False, bool(limit), not limit]
+    for schedule in (pybeam.Batch(3), pybeam.Streaming(3), pybeam.Fifo(3, row_budget=4)):
+        assert schedule.planner(limit) == schedule.rules(limit)
+
+
+def report_of(rows: dict[int, int]) -> list[int]:
+    """A report on these slots, by slot the number of rows; a source without rows is done."""
+    numbers = [0]
+    for num in rows.values():
+        line = dict(reason=RUNNING if num else RUNNING + 1, num_rows=num)
+        numbers += [line.get(name, 0) for name in INT_COLUMNS[:NUM_REPORTED]] + [0]
+    return numbers
+
+
+def test_what_is_live_is_what_has_come_and_not_gone():
+    rng = random.Random(3)
+    live, rows, ages = LiveSources(torch.device("cpu")), {}, {}
+    live.reserve(9)
+    for step in range(60):
+        come = [slot for slot in range(1, 9) if slot not in rows and rng.random() < 0.3]
+        sources = [
+            Source(
+                index=slot,
+                request=pybeam.Request([1]),
+                content=None,
+                # the beams of some grow by factors, others are as wide as they may be at once
+                algorithm=pybeam.variable_beam(slot, 2.0 if slot % 2 else None, max_length=9),
+                source_length=10 + slot,
+                slot=slot,
+                max_bytes=100 + slot,
+            )
+            for slot in come
+        ]
+        live.add(sources, [1] * len(come), step)
+        rows |= dict.fromkeys(come, 1)
+        ages |= dict.fromkeys(come, step)
+        rows = {slot: rng.randint(0, slot) if num else 0 for slot, num in rows.items()}
+        _, done = live.read_report(live.slots, report_of(rows))
+        assert [live.slots[i] for i in done] == [slot for slot, num in rows.items() if not num]
+        gone = [slot for slot, num in rows.items() if not num]
+        assert [source.slot for source in live.remove(gone)] == gone
+        for slot in gone:
+            del rows[slot], ages[slot]
+        age = step - min(ages.values()) if rows else 0
+        load = LoadLevel(len(rows), sum(10 + slot for slot in rows), sum(rows.values()), age)
+        assert live.load(step) == load
+        assert live.max_bytes == sum(100 + slot for slot in rows)
+        assert live.slots == tuple(rows) and live.slot.tolist() == list(rows)
+        expected = [min(slot, (2 if slot % 2 else slot) * num) for slot, num in rows.items()]
+        assert live.row_limit() == bucket(max(sum(expected), *rows, 0, 0))

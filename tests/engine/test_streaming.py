@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pybeam.engine import streaming
+from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 
 CPU = torch.device("cpu")
@@ -30,6 +32,21 @@ def test_lists_come_out_one_by_one():
     assert next(stream) == 4
     stream.close()
     assert closed == [True] * 2 and list(stream) == []
+
+
+def test_seconds_are_those_of_the_work(monkeypatch):
+    """A caller may take its time."""
+    now, stats = [100.0], Stats()
+    monkeypatch.setattr(streaming.time, "perf_counter", lambda: now[0])
+
+    def lists():
+        for seconds in (2.0, 0.5):
+            now[0] += seconds
+            yield [1]
+
+    for _ in Stream(lists(), CPU, stats):
+        now[0] += 40
+    assert stats.seconds == 2.5
 
 
 def test_an_error_leaves_the_mode():

@@ -119,10 +119,3 @@ def test_the_log_says_what_was_loaded(tmp_path, caplog):
     assert re.match(
         r"Decoder\(Transformer\(.*, Algorithm\(width=1, .*, Fifo\(.*, 'ref", repr(decoder)
     )
-
-
-def test_what_is_no_model_names_the_way(tmp_path):
-    with pytest.raises(TypeError, match=r"wrap a network of transformers: .*huggingface.wrap\(net"):
-        pybeam.Decoder(tiny_model("t5"), pybeam.greedy())
-    with pytest.raises(TypeError, match=r"load the folder: pybeam.load_model\('here'\)"):
-        pybeam.Decoder("here", pybeam.greedy())

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 import pybeam
-from pybeam import processors, scoring, stopping
+from pybeam import backends, processors, scoring, stopping
+from pybeam.backends.arrays import NULL_SLOT
 from pybeam.backends.torch_gumbel import gumbel_noise, log1mexp, mixed, softplus
+from pybeam.state.beam_state import BeamState
+from pybeam.state.step import StepPlan
 from support import processor_oracles as oracles
 from support.laws import decoded
 from support.search_models import BOS, EOS, next_logits, random_model
@@ -254,3 +257,14 @@ def test_banned_tokens_are_never_drawn(backend):
 def test_refused(build, error, message):
     with pytest.raises(error, match=message):
         build()
+
+
+def test_where_nothing_moves_nothing_is_restored(backend):
+    search, kernels = pybeam.stochastic_beam(3), backends.load(backend)
+    state = BeamState(search, (EOS,), kernels, torch.device("cpu"))
+    state.reserve(2, 3, LENGTH)
+    slot = torch.tensor([NULL_SLOT], dtype=torch.int32)
+    step = state.begin(StepPlan(slot, 0, LENGTH))
+    step.choose(torch.zeros(0, V))
+    step.commit(slot)
+    state.check()

@@ -11,6 +11,7 @@ import torch
 
 import pybeam
 from pybeam import processors as p
+from pybeam.processors.base import edit_of
 from pybeam.speech import whisper_timestamps
 from support.search_models import EOS, random_model
 
@@ -154,6 +155,31 @@ def test_what_does_not_fit_the_model(processor, message):
     algorithm = pybeam.fixed_beam(3, processors=[processor])
     with pytest.raises(ValueError, match=message):
         pybeam.Decoder(Elsewhere(), algorithm)
+
+
+def test_the_smallest_numbers_that_are_fit():
+    assert p.min_length(0).length == 0
+    assert p.no_repeat_ngram(1).n == 1
+    assert p.first_token(0).token == p.token_penalty(0, -1.0).token == 0
+    assert p.suppress_tokens_at_start([0], skips=0).skips == 0
+    assert p.eos_growth(0, 0.1).start == p.sample(0.0, 0).seed == p.gumbel(0).seed == 0
+
+
+def test_a_class_that_does_something_else_has_not_the_edit_of_its_base():
+    base = type(p.eos_penalty(0.5))
+
+    class Louder(base):
+        def __call__(self, logits, rows, data):
+            return 2 * super().__call__(logits, rows, data)
+
+    class Twin(base):
+        """With a rule of its own."""
+
+        edit = base.edit
+        __call__ = Louder.__call__
+
+    assert edit_of(base(0.5)) == edit_of(Twin(0.5)) == base(0.5).edit
+    assert edit_of(Louder(0.5)) is None and edit_of(lambda logits, rows: logits) is None
 
 
 def test_a_start_token_beyond_the_vocabulary():

@@ -235,6 +235,18 @@ def test_steps_by_hand(algorithm, steps, expansions):
         assert (result.steps, result.expansions) == (steps, expansions)
 
 
+def test_a_horizon_may_follow_from_the_request():
+    """Each is asked for its own, also where they are alike in all that others share."""
+    algorithm = pybeam.hybrid_jacobi(4, 6)
+    draft = dataclasses.replace(algorithm.draft, horizon=lambda request: 6 * request.source_id)
+    algorithm = dataclasses.replace(algorithm, draft=draft)
+    requests = [pybeam.Request([1], source_id=i) for i in (0, 1)]
+    results = decoded(by_position(OUTPUT), algorithm, requests=requests)
+    assert [result.hypotheses[0].tokens for result in results] == [OUTPUT] * 2
+    # one token at a time, and as "cut at horizon" above
+    assert [result.steps for result in results] == [8, 6]
+
+
 @pytest.mark.parametrize(
     ("initialiser", "steps"),
     [
@@ -278,6 +290,15 @@ def test_guesses_cost_more_where_many_sources_share_a_step():
     assert prices == pytest.approx([0.25, 2 / 2.75, 16 / 16.75])
     given = pybeam.Decoder(random_model(1), pybeam.adaptive_jacobi(price=0.1), pybeam.Batch(8))
     assert given.algorithm.draft.price == 0.1
+
+
+@pytest.mark.parametrize("search", [pybeam.greedy(), pybeam.jacobi(max_length=9)])
+def test_a_target_ends_in_the_first_of_several_eos(search, backend):
+    row = torch.tensor([0.0, 0.25, 0.5, 0.25]).log()
+    model = FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), 4, BOS, [3, EOS])
+    (result,) = pybeam.Decoder(model, search, backend=backend).score([[1]], [[2, 2]])
+    [found] = result.hypotheses
+    assert (found.tokens, found.ended, found.eos_id) == ([2, 2], True, model.eos_ids[0])
 
 
 def test_targets_are_scored_in_blocks():

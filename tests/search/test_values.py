@@ -155,6 +155,9 @@ def test_when_a_search_is_over():
         ValueError, match=r"`n_best` must be at most round\(patience \* width\) = 2,"
     ):
         pybeam.fixed_beam(4, n_best=3, stop=Stop(patience=0.5))
+    assert pybeam.variable_beam(4, stop=Stop(patience=0.5)).stop_at == 2
+    # nothing pops
+    assert Algorithm(4, Finishing.NONE, n_best=2).stop_at == 4
 
 
 def test_rows_that_schedules_count_with():
@@ -162,11 +165,13 @@ def test_rows_that_schedules_count_with():
     local = pybeam.variable_beam(9, local_threshold=0.5)
     few = pybeam.variable_beam(9, max_candidates=4)
     few_above = pybeam.variable_beam(9, threshold=1.0, max_candidates=1)
-    searches = (pybeam.greedy(), pybeam.fixed_beam(9), threshold, local, few, few_above)
-    assert [one.growth for one in searches] == [1, 9, 2, 2, 4, 1]
-    assert [one.first_rows for one in searches] == [1, 9, 1, 1, 4, 1]
-    assert [one.max_rows for one in searches] == [1, 9, 9, 9, 9, 9]
-    assert [one.tokens_per_step for one in searches] == [1] * 6
+    # a number of its own, which is infinite too
+    off = pybeam.variable_beam(9, threshold=float("inf"))
+    searches = (pybeam.greedy(), pybeam.fixed_beam(9), threshold, local, few, few_above, off)
+    assert [one.growth for one in searches] == [1, 9, 2, 2, 4, 1, 9]
+    assert [one.first_rows for one in searches] == [1, 9, 1, 1, 4, 1, 9]
+    assert [one.max_rows for one in searches] == [1, 9, 9, 9, 9, 9, 9]
+    assert [one.tokens_per_step for one in searches] == [1] * 7
     guesses = pybeam.gauss_seidel_jacobi(5)
     assert (guesses.max_rows, guesses.growth, guesses.tokens_per_step) == (5, 5, 5)
     by_step = pybeam.fixed_beam([3, 7, 5])

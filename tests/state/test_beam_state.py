@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import is_
+
 import pytest
 
 import pybeam
@@ -40,6 +42,41 @@ def test_all_programs_do_the_same(name, targets, num_seeds):
     assert not stop.top or "top_finished" in reasons
     proof = ("", "optimal", "heuristic")[stop.certificate]
     assert not proof or proof in reasons
+
+
+def test_choices_have_the_size_that_was_asked_for():
+    searches = Searches(ALGORITHMS["held"], seed=9)
+    searches.open()
+    for _ in range(4):
+        searches.step()
+    slots, tree = searches.live, searches.states[0].tree
+    nodes = {slot: int(tree.num_nodes[slot]) for slot in slots}
+    for capacity in (most := max(nodes.values()), most + 1, tree.token.shape[1] + 3):
+        for state in searches.states:
+            found = state.choices(slots, capacity)
+            assert found.shape == (len(slots), 1 + 2 * capacity)
+            for slot, line in zip(slots, found.tolist(), strict=True):
+                num = nodes[slot]
+                assert line[:1] == [num]
+                assert line[1 : 1 + num] == tree.token[slot, :num].tolist()
+                parents = line[1 + capacity : 1 + capacity + num]
+                assert parents == tree.parent[slot, :num].tolist()
+
+
+def test_what_could_not_grow_is_as_before(monkeypatch):
+    """Arrays that have grown, too, as they must all agree."""
+    state = Searches(ALGORITHMS["held"], seed=9).states[0]
+    before = state.buffers()
+
+    def refuse(*sizes):
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(state._arrays.processors, "reserve", refuse)
+        state.reserve(NUM_SLOTS + 9, 70, LENGTH + 9)
+    assert len(before) == len(state.buffers()) and all(map(is_, before, state.buffers()))
+    state.reserve(NUM_SLOTS + 9, 70, LENGTH + 9)
+    assert not any(map(is_, before[:3], state.buffers()))
 
 
 @pytest.mark.parametrize("targets", [True, False])
