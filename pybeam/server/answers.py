@@ -1,83 +1,110 @@
-"""Results as the bodies of answers."""
+"""The bodies of answers, as the OpenAPI page shows them, made of results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from pybeam import request
-from pybeam.server import schemas
 from pybeam.server.models import ServedModel
 from pybeam.serving import ServedResult
 
 
-def log_fields_of(model: ServedModel, served: Sequence[ServedResult]) -> dict[str, Any]:
-    """Return what the log says of results, side by side: of times and steps the most; no text."""
-    times = [one.times for one in served]
-    steps = sum(one.steps for one in times)
-    expansions = sum(one.expansions for one in times)
-    has_late = any(one.reason == "deadline" for one in served)
-    return {
-        "model": model.name,
-        "sources": len(served),
-        "queued": round(max(one.queued for one in times), 6),
-        "encoding": round(max(one.encoding for one in times), 6),
-        "decoding": round(max(one.decoding for one in times), 6),
-        "steps": max(one.steps for one in times),
-        "rows": round(expansions / steps, 3) if steps else 0.0,
-        "expansions": expansions,
-        "reason": "deadline" if has_late else "finished",
-    }
+class Times(BaseModel):
+    """Where the time of a request went."""
+
+    model_config = ConfigDict(from_attributes=True)
+    queued: float = Field(description="Seconds; so are the next two.")
+    encoding: float
+    decoding: float
+    steps: int
+    rows: float = Field(description="Mean rows in a step.")
+    expansions: int
 
 
-def best_text(model: ServedModel, served: ServedResult) -> str:
-    """Return the text of the best hypothesis; "" if there is none."""
-    hypotheses = served.result.hypotheses
-    return model.text(hypotheses[0].tokens) if hypotheses else ""
+class Hypothesis(BaseModel):
+    """`pybeam.Hypothesis`."""
+
+    text: str
+    score: float
+    final_score: float
+    ended: bool
 
 
-def hypothesis_of(model: ServedModel, one: request.Hypothesis) -> schemas.Hypothesis:
+class TokenHypothesis(Hypothesis):
+    """The same with its tokens."""
+
+    tokens: list[int]
+    pieces: list[str]
+    log_probs: list[float | None] | None
+
+
+class Translation(Hypothesis):
+    """The best translation of a text, and the next best ones."""
+
+    alternatives: list[Hypothesis]
+    reason: str = Field(description="finished, or deadline: the best so far.")
+    width: int = Field(description="Of the beam, which --width-by-load may have narrowed.")
+    times: Times
+
+
+class Translations(BaseModel):
+    model: str
+    translations: list[Translation]
+
+
+class Decoded(BaseModel):
+    """`pybeam.Result`."""
+
+    model: str
+    id: Any
+    hypotheses: list[TokenHypothesis]
+    stop_reason: str
+    reason: str
+    width: int
+    times: Times
+
+
+def _hypothesis(model: ServedModel, one: request.Hypothesis) -> Hypothesis:
     """Return a hypothesis as text."""
-    return schemas.Hypothesis(
-        text=model.text(one.tokens),
-        score=one.score,
-        final_score=one.final_score,
-        ended=one.ended,
+    return Hypothesis(
+        text=model.text(one.tokens), score=one.score, final_score=one.final_score, ended=one.ended
     )
 
 
-def translation_of(model: ServedModel, served: ServedResult) -> schemas.Translation:
+def _facts(served: ServedResult) -> dict[str, Any]:
+    """Return how a request was served."""
+    times = Times.model_validate(served.times)
+    return {"reason": served.reason, "width": served.width, "times": times}
+
+
+def translation_of(model: ServedModel, served: ServedResult) -> Translation:
     """Return the translation of one text; an empty text's is empty."""
-    found = [hypothesis_of(model, one) for one in served.result.hypotheses]
-    best = found[0] if found else schemas.Hypothesis(text="", score=0, final_score=0, ended=False)
-    return schemas.Translation(
-        **best.model_dump(),
-        alternatives=found[1:],
-        reason=served.reason,
-        width=served.width,
-        times=schemas.Times.model_validate(served.times),
-    )
+    found = [_hypothesis(model, one) for one in served.result.hypotheses]
+    best = found[0] if found else Hypothesis(text="", score=0, final_score=0, ended=False)
+    return Translation(**vars(best), alternatives=found[1:], **_facts(served))
 
 
-def decoded_of(model: ServedModel, served: ServedResult) -> schemas.Decoded:
+def decoded_of(model: ServedModel, served: ServedResult) -> Decoded:
     """Return everything that a result has."""
-    return schemas.Decoded(
+    result = served.result
+    hypotheses = [
+        TokenHypothesis(
+            **vars(_hypothesis(model, one)),
+            tokens=one.tokens,
+            pieces=model.pieces(one.tokens),
+            log_probs=finite(one.log_probs),
+        )
+        for one in result.hypotheses
+    ]
+    return Decoded(
         model=model.name,
-        id=served.result.id,
-        hypotheses=[
-            schemas.TokenHypothesis(
-                **hypothesis_of(model, one).model_dump(),
-                tokens=one.tokens,
-                pieces=model.pieces(one.tokens),
-                log_probs=finite(one.log_probs),
-            )
-            for one in served.result.hypotheses
-        ],
-        stop_reason=served.result.stop_reason,
-        reason=served.reason,
-        width=served.width,
-        times=schemas.Times.model_validate(served.times),
+        id=result.id,
+        hypotheses=hypotheses,
+        stop_reason=result.stop_reason,
+        **_facts(served),
     )
 
 

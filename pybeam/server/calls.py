@@ -14,7 +14,6 @@ from fastapi.responses import StreamingResponse
 
 from pybeam.request import Request
 from pybeam.server import schemas
-from pybeam.server.answers import log_fields_of
 from pybeam.server.auth import Keys, client_of
 from pybeam.server.errors import APIError, from_service
 from pybeam.server.limits import Places
@@ -108,7 +107,7 @@ class Calls:
             results: list[ServedResult] = await unless_gone(http, together(work))
         except Exception as error:
             raise from_service(error) from error
-        http.state.log_fields = log_fields_of(model, results)
+        http.state.log_fields = _log_fields(model, results)
         return results
 
     async def stream(
@@ -135,7 +134,7 @@ class Calls:
 
         def written(event: Event) -> Iterable[str]:
             if isinstance(event, ServedResult):
-                http.state.log_fields = log_fields_of(model, [event])
+                http.state.log_fields = _log_fields(model, [event])
             return write(event)
 
         try:
@@ -187,6 +186,25 @@ class Calls:
             "client": client_of(http),
             "on_deadline": body.on_deadline,
         }
+
+
+def _log_fields(model: ServedModel, served: Sequence[ServedResult]) -> dict[str, Any]:
+    """Return what the log says of results, side by side: of times and steps the most; no text."""
+    times = [one.times for one in served]
+    steps = sum(one.steps for one in times)
+    expansions = sum(one.expansions for one in times)
+    has_late = any(one.reason == "deadline" for one in served)
+    return {
+        "model": model.name,
+        "sources": len(served),
+        "queued": round(max(one.queued for one in times), 6),
+        "encoding": round(max(one.encoding for one in times), 6),
+        "decoding": round(max(one.decoding for one in times), 6),
+        "steps": max(one.steps for one in times),
+        "rows": round(expansions / steps, 3) if steps else 0.0,
+        "expansions": expansions,
+        "reason": "deadline" if has_late else "finished",
+    }
 
 
 async def _at_once(function: Any, *arguments: Any) -> Any:

@@ -11,6 +11,7 @@ from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.server.errors import APIError
 from pybeam.server.transcripts import ServedTranscripts
+from pybeam.serving import ServedResult
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
 from pybeam.text.tokenizer import Tokenizer, load_languages, load_tokenizer, load_vocabularies
 
@@ -111,6 +112,11 @@ class ServedModel:
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of generated tokens; "" for a model without a tokenizer."""
         return "" if self.plain_tokenizer is None else self.plain_tokenizer.decode(tokens)
+
+    def best_text(self, served: ServedResult) -> str:
+        """Return the text of the best hypothesis; "" if there is none."""
+        hypotheses = served.result.hypotheses
+        return self.text(hypotheses[0].tokens) if hypotheses else ""
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Return the text of each token as its vocabulary has it, the number where there is none."""

@@ -1,4 +1,4 @@
-"""The bodies of requests and answers, as the OpenAPI page shows them."""
+"""The bodies of requests, as the OpenAPI page shows them, and what they ask the library for."""
 
 from __future__ import annotations
 
@@ -224,58 +224,3 @@ class CompletionsBody(Penalised):
     suffix: Literal[""] | None = None
     stop: Annotated[list[str], Field(max_length=0)] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-
-
-class Times(BaseModel):
-    """Where the time of a request went."""
-
-    model_config = ConfigDict(from_attributes=True)
-    queued: float = Field(description="Seconds; so are the next two.")
-    encoding: float
-    decoding: float
-    steps: int
-    rows: float = Field(description="Mean rows in a step.")
-    expansions: int
-
-
-class Hypothesis(BaseModel):
-    """`pybeam.Hypothesis`."""
-
-    text: str
-    score: float
-    final_score: float
-    ended: bool
-
-
-class TokenHypothesis(Hypothesis):
-    """The same with its tokens."""
-
-    tokens: list[int]
-    pieces: list[str]
-    log_probs: list[float | None] | None
-
-
-class Translation(Hypothesis):
-    """The best translation of a text, and the next best ones."""
-
-    alternatives: list[Hypothesis]
-    reason: str = Field(description="finished, or deadline: the best so far.")
-    width: int = Field(description="Of the beam, which --width-by-load may have narrowed.")
-    times: Times
-
-
-class Translations(BaseModel):
-    model: str
-    translations: list[Translation]
-
-
-class Decoded(BaseModel):
-    """`pybeam.Result`."""
-
-    model: str
-    id: Any
-    hypotheses: list[TokenHypothesis]
-    stop_reason: str
-    reason: str
-    width: int
-    times: Times

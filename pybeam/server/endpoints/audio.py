@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import Field
 
 from pybeam.request import Request
-from pybeam.server.answers import best_text
 from pybeam.server.calls import Calls, TheCalls, authorised
 from pybeam.server.errors import APIError, from_service, refused
 from pybeam.server.models import ServedModel
@@ -173,7 +172,7 @@ async def _one_source(
         if form.stream:
             return await calls.stream(http, model, request, serving, _Writer(model))
         [served] = await calls.decode(http, model, [request], serving)
-    return _answer(form, _as_transcript(form, seconds, best_text(model, served), served))
+    return _answer(form, _as_transcript(form, seconds, model.best_text(served), served))
 
 
 def _as_transcript(
@@ -251,7 +250,7 @@ class _Writer:
             if delta := self._deltas.more(event.tokens):
                 yield _delta_event(delta)
         elif isinstance(event, ServedResult):
-            text = best_text(self._model, event)
+            text = self._model.best_text(event)
             if delta := self._deltas.rest(text):
                 yield _delta_event(delta)
             yield _done_event(text)

@@ -12,7 +12,7 @@ from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, Response
 
 from pybeam.request import Hypothesis, Request
-from pybeam.server.answers import best_text, finite
+from pybeam.server.answers import finite
 from pybeam.server.calls import Calls, TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
@@ -154,7 +154,7 @@ class _Writer:
         elif isinstance(event, ServedResult):
             [found] = _hypotheses(event)[:1]
             last = _choice(self._model, self._body, found, 0)
-            last["text"] = self._deltas.rest(best_text(self._model, event))
+            last["text"] = self._deltas.rest(self._model.best_text(event))
             yield self._chunk(last)
             if self._has_usage:
                 request = Request([0] * self._num_tokens)

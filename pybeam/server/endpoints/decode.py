@@ -11,11 +11,11 @@ from fastapi import Request as HTTPRequest
 from fastapi.responses import Response
 
 from pybeam.request import Request
-from pybeam.server.answers import best_text, decoded_of
+from pybeam.server.answers import Decoded, decoded_of
 from pybeam.server.calls import Calls, TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
-from pybeam.server.schemas import DecodeBody, Decoded, ScoreBody
+from pybeam.server.schemas import DecodeBody, ScoreBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
@@ -122,7 +122,7 @@ class _Writer:
             data = {"tokens": event.tokens, "text": self._model.text(event.tokens)}
             yield event_of(data, "best")
         else:
-            if delta := self._deltas.rest(best_text(self._model, event)):
+            if delta := self._deltas.rest(self._model.best_text(event)):
                 tokens = event.result.hypotheses[0].tokens
                 yield event_of({"tokens": tokens, "delta": delta}, "certain")
             yield event_of(decoded_of(self._model, event).model_dump_json(), "result")

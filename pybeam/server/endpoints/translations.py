@@ -9,11 +9,11 @@ from fastapi import Request as HTTPRequest
 from fastapi.responses import Response
 
 from pybeam.request import Request
-from pybeam.server.answers import best_text, translation_of
+from pybeam.server.answers import Translations, translation_of
 from pybeam.server.calls import TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
-from pybeam.server.schemas import Translations, TranslationsBody
+from pybeam.server.schemas import TranslationsBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
@@ -63,7 +63,7 @@ class _Writer:
         elif isinstance(event, BestSoFar):
             yield event_of({"text": self._model.text(event.tokens)}, "best")
         else:
-            if delta := self._deltas.rest(best_text(self._model, event)):
+            if delta := self._deltas.rest(self._model.best_text(event)):
                 yield event_of({"delta": delta}, "certain")
             answer = Translations(
                 model=self._model.name, translations=[translation_of(self._model, event)]
