@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pybeam.cli.options.algorithm import SEARCH, AlgorithmOptions
+from pybeam.cli.options.algorithm import SEARCH_NAMES, AlgorithmOptions
 from pybeam.cli.options.declare import given, take
 from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.options.files import ModelOptions
@@ -104,7 +104,7 @@ class Setup(ModelOptions):
         from pybeam.speech.whisper import beam_search
 
         algorithm, options = self.build_algorithm(tokenizer), self.algorithm
-        asked = given(options, SEARCH)
+        asked = given(options, SEARCH_NAMES)
         # who transcribes has the limit
         most = asked.pop("max_length", None)
         is_by_step = isinstance(asked.get("width"), tuple)

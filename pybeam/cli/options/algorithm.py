@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 AHEAD = tuple(one.name for one in fields(search.Ahead))
 GROUPS = ("groups", "diversity_penalty")
 THRESHOLDS = tuple(one.name for one in fields(search.Pruning))
-# all but those that say how several searches go together, and the processors
-SEARCH = tuple(
+# the options of pybeam's searches, without the processors
+SEARCH_NAMES = tuple(
     one.name
     for kind in (search.Search, search.Pruning, search.Variety, search.Ahead, search.Ranking)
     for one in fields(kind)
@@ -125,7 +125,7 @@ class AlgorithmOptions(
 
     def _for_recipes(self) -> dict[str, Any]:
         """Return all given options that a recipe may take."""
-        names = [name for name in (*SEARCH, *PROCESSOR_OF) if name not in GROUPS]
+        names = [name for name in (*SEARCH_NAMES, *PROCESSOR_OF) if name not in GROUPS]
         return given(self, names)
 
     def build_for(
