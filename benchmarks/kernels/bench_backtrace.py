@@ -33,6 +33,4 @@ class Backtrace(Kernel):
         return ()
 
 
-@times(Backtrace)
-def bench_backtrace(timed) -> None:
-    timed()
+bench_backtrace = times(Backtrace)

@@ -31,6 +31,4 @@ class RoundedRows(Kernel):
         return defaults.rounded_rows(x)
 
 
-@times(RoundedRows)
-def bench_rounded_rows(timed) -> None:
-    timed()
+bench_rounded_rows = times(RoundedRows)

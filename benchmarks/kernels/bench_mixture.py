@@ -49,11 +49,5 @@ class SoftCap(Kernel):
         torch_layers.soft_cap(x, cap)
 
 
-@times(Mixture)
-def bench_mixture(timed) -> None:
-    timed()
-
-
-@times(SoftCap)
-def bench_soft_cap(timed) -> None:
-    timed()
+bench_mixture = times(Mixture)
+bench_soft_cap = times(SoftCap)

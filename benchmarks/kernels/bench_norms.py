@@ -90,16 +90,6 @@ class AddNorm(Kernel):
         return layer_norm(x, self._weight.shape, self._weight, self._shift, EPSILON)
 
 
-@times(LayerNorm)
-def bench_layer_norm(timed) -> None:
-    timed()
-
-
-@times(RmsNorm)
-def bench_rms_norm(timed) -> None:
-    timed()
-
-
-@times(AddNorm)
-def bench_add_norm(timed) -> None:
-    timed()
+bench_layer_norm = times(LayerNorm)
+bench_rms_norm = times(RmsNorm)
+bench_add_norm = times(AddNorm)

@@ -146,6 +146,4 @@ def rows_of(backend: backends.Backend, num_beams: int, width: int, history: Tens
     )
 
 
-@times(Processors)
-def bench_processors(timed) -> None:
-    timed()
+bench_processors = times(Processors)

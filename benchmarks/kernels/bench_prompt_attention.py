@@ -45,6 +45,4 @@ class PromptAttention(Kernel):
         return scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
 
 
-@times(PromptAttention)
-def bench_prompt_attention(timed) -> None:
-    timed()
+bench_prompt_attention = times(PromptAttention)

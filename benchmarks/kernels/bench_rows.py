@@ -61,11 +61,5 @@ class ScatterRows(Kernel):
         pool.index_copy_(0, self._wide, rows)
 
 
-@times(GatherRows)
-def bench_gather_rows(timed) -> None:
-    timed()
-
-
-@times(ScatterRows)
-def bench_scatter_rows(timed) -> None:
-    timed()
+bench_gather_rows = times(GatherRows)
+bench_scatter_rows = times(ScatterRows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -76,7 +77,8 @@ class Select(Kernel):
             return ("torch",)
         is_compiled = case.size in COMPILED and case.dtype == "bfloat16"
         compiled = ("torch.compile",) if is_compiled and torch.cuda.is_available() else ()
-        return ("torch", "torch, graph", *compiled, *((FLASHINFER,) if has_flashinfer() else ()))
+        flashinfer = (FLASHINFER,) if find_spec("flashinfer") else ()
+        return ("torch", "torch, graph", *compiled, *flashinfer)
 
     def __init__(
         self,
@@ -176,16 +178,4 @@ def _held(num_beams: int, width: int, num_live: int) -> tuple[Tensor, Tensor]:
     return counts, is_ended
 
 
-def has_flashinfer() -> bool:
-    if not torch.cuda.is_available():
-        return False
-    try:
-        import flashinfer  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-@times(Select)
-def bench_select(timed) -> None:
-    timed()
+bench_select = times(Select)

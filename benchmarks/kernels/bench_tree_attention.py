@@ -146,11 +146,5 @@ class CrossAttention(TreeAttention):
         return [partial(scaled_dot_product_attention, query, *pools) for pools in states]
 
 
-@times(TreeAttention)
-def bench_tree_attention(timed) -> None:
-    timed()
-
-
-@times(CrossAttention)
-def bench_cross_attention(timed) -> None:
-    timed()
+bench_tree_attention = times(TreeAttention)
+bench_cross_attention = times(CrossAttention)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +21,6 @@ from pybeam import backends
 OURS = ("native", "triton")
 # instruction sets of a CPU for which kernels are compiled
 ISAS = ("generic", "avx2", "avx512")
-
-
-Function = TypeVar("Function", bound=Callable[..., None])
 
 
 class WrongResult(Exception):
@@ -54,7 +51,7 @@ class Kernel:
     """An op of a backend with inputs of one size.
 
     A subclass makes the inputs in `__init__(device, dtype, *size)`, and says what the attributes say. Its
-    benchmark is a function `bench_OP` that `times` it.
+    benchmark is ``bench_OP = times(...)``.
 
     Attributes:
         op: its name in a backend and in tables.
@@ -144,14 +141,14 @@ class Kernel:
         return self.work.num_bytes * len({id(arguments) for arguments in self.copies})
 
 
-def times(kernel: type[Kernel]) -> Callable[[Function], Function]:
-    """Say which kernel a benchmark times."""
+def times(kernel: type[Kernel]) -> Callable[[Callable[[], None]], None]:
+    """The benchmark of a kernel. What it is given, `conftest.py` gives it."""
 
-    def named(function: Function) -> Function:
-        vars(function)["kernel"] = kernel
-        return function
+    def bench(timed: Callable[[], None]) -> None:
+        timed()
 
-    return named
+    vars(bench)["kernel"] = kernel
+    return bench
 
 
 def all_kernels() -> list[type[Kernel]]:
