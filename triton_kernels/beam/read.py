@@ -101,7 +101,7 @@ def read_entries(
     m_node = m_row & (node >= 0) & (node < max_nodes)
     token = tl.load(tree.token + i_slot * max_nodes + node, mask=m_node, other=0)
     tl.store(rows.token + o_row, token, mask=m_row)
-    tl.store(rows.depth + o_row, depth + tl.zeros([BLOCK_ENTRIES], tl.int32), mask=m_row)
+    tl.store(rows.position + o_row, depth + tl.zeros([BLOCK_ENTRIES], tl.int32), mask=m_row)
     tl.store(rows.row_slot + o_row, i_slot.to(tl.int32), mask=m_row)
     tl.store(rows.entry + o_row, o_entry, mask=m_row)
     tl.store(rows.node + o_row, node, mask=m_row)
@@ -122,7 +122,7 @@ def pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLO
         o_row = start + tl.arange(0, BLOCK)
         m_row = o_row < num_rows_out
         tl.store(rows.token + o_row, 0, mask=m_row)
-        tl.store(rows.depth + o_row, 0, mask=m_row)
+        tl.store(rows.position + o_row, 0, mask=m_row)
         tl.store(rows.row_slot + o_row, 0, mask=m_row)
         tl.store(rows.entry + o_row, 0, mask=m_row)
         tl.store(rows.node + o_row, 0, mask=m_row)
