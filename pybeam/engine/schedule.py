@@ -93,8 +93,6 @@ class Schedule(ABC):
 
     def refills(self, load: LoadLevel) -> bool:
         """Whether it is time to admit sources."""
-        if load.sources == 0:
-            return True
         budget = self._refill_budget
         if budget is not None:
             return load.rows < budget

@@ -93,6 +93,15 @@ def test_arrays_that_begin_small_grow_before_they_are_full(name, monkeypatch):
     assert essence(found) == essence(expected)
 
 
+def test_a_peak_is_looked_for_after_so_many_sources_or_a_few_more():
+    """Sources come several at a time."""
+    work = workspace(pybeam.greedy(max_length=4))
+    for num, is_over in ((workspaces.LOOK_AFTER - 1, False), (2, True), (1, False)):
+        work.room.needed.length = 7
+        assert len(work.take_slots(num)) == num
+        assert (work.room.needed.length == 0) == is_over
+
+
 def test_cells_that_could_not_be_had_are_asked_for_again(monkeypatch):
     algorithm = pybeam.greedy(max_length=4)
     work, asked = workspace(algorithm), []

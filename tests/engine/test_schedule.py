@@ -145,10 +145,16 @@ def test_a_source_without_rows_never_moves(limit):
         assert plan(schedule, [2, 4, 0], [0, 2, 0], [9, 0, 9], limit) == [1]
 
 
+def test_one_more_source_is_one_more_load():
+    assert LoadLevel(1, 10, 2, 3).with_one_more(7, 4) == LoadLevel(2, 17, 6, 3)
+
+
 def test_a_source_of_no_tokens_fits_where_none_is_left():
     batch = pybeam.Batch(tokens=100)
     assert batch.has_room(LoadLevel(3, 100, 9), 0, 5) and batch.may_have_room(LoadLevel(3, 100, 9))
     assert not batch.has_room(LoadLevel(3, 100, 9), 1, 5)
+    # the first source may be longer
+    assert not batch.may_have_room(LoadLevel(1, 101, 3))
 
 
 def test_the_greatest_of_what_is_live():
