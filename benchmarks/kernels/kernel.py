@@ -142,7 +142,7 @@ class Kernel:
 
 
 def times(kernel: type[Kernel]) -> Callable[[Callable[[], None]], None]:
-    """The benchmark of a kernel. What it is given, `conftest.py` gives it."""
+    """The benchmark of a kernel, which `conftest.py` runs for every case and system."""
 
     def bench(timed: Callable[[], None]) -> None:
         timed()
