@@ -58,14 +58,6 @@ class StackReader:
         facts, names = self._facts, self._facts.names
         prefix, d, attended = names.layer.format(i), facts.hidden_size, facts.qkv_rows[0]
         has_bias, experts = facts.has_qkv_bias, facts.experts
-        inner: Linear | GatedLinear | Callable[[Tensor], Tensor]
-        inner_out: Linear | Experts
-        if experts is not None and i in experts.layers:
-            inner, inner_out = self._experts(prefix, experts)
-        else:
-            inner = self._inner(prefix)
-            own = [prefix + names.inner_out], [d], facts.inner_size, [facts.has_inner_bias]
-            inner_out = self._linear(*own)
 
         def head_norm(name: str | None) -> Norm | None:
             return None if name is None else self.norm(prefix + name, facts.head_size)
@@ -73,12 +65,23 @@ class StackReader:
         def linear(name: str, rows: int, columns: int, has_bias: bool) -> Linear:
             return self._linear([prefix + name], [rows], columns, [has_bias])
 
+        # matrices stand in memory in the order in which a step reads them
+        qkv = self._qkv(prefix)
+        self_out = linear(names.self_out, d, attended, facts.has_out_bias)
+        inner: Linear | GatedLinear | Callable[[Tensor], Tensor]
+        inner_out: Linear | Experts
+        if experts is not None and i in experts.layers:
+            inner, inner_out = self._experts(prefix, experts)
+        else:
+            inner = self._inner(prefix)
+            inner_out = linear(names.inner_out, d, facts.inner_size, facts.has_inner_bias)
+
         return Layer(
             self_norms=self._norms(prefix, names.self_norm, names.after_self_norm),
-            qkv=self._qkv(prefix),
+            qkv=qkv,
             query_norm=head_norm(names.query_norm),
             key_norm=head_norm(names.key_norm),
-            self_out=linear(names.self_out, d, attended, facts.has_out_bias),
+            self_out=self_out,
             inner_norms=self._norms(prefix, names.inner_norm, names.after_inner_norm),
             inner=inner,
             inner_out=inner_out,
