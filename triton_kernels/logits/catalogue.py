@@ -121,17 +121,17 @@ def columns_kernel(
         tl.store(p_own + start + b_lane, (b_x - peak) - log_sum, mask=m_column)
 
 
-def catalogue_child(arrays: tuple[Tensor, ...], node: Tensor, given: Tensor) -> Tensor:
+def catalogue_child(arrays: tuple[Tensor, ...], node: Tensor, token: Tensor) -> Tensor:
     """See `pybeam.backends.Backend.catalogue_child`."""
-    token, first, _ = arrays
+    edge_token, first, _ = arrays
     out = torch.empty_like(node)
     if node.numel():
         child_kernel[(triton.cdiv(node.numel(), ROWS),)](
             out,
-            token,
+            edge_token,
             first,
             node.contiguous(),
-            given.contiguous(),
+            token.contiguous(),
             node.numel(),
             first.numel() - 1,
             BLOCK_ROWS=ROWS,
