@@ -6,14 +6,13 @@ import dataclasses
 import itertools
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pybeam import backends
 from pybeam.arguments import check_list, whole
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.fit import check_ends, check_kinds, check_longest
-from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
@@ -22,6 +21,9 @@ from pybeam.models.base import Alignment, InProcess, Model
 from pybeam.processors.base import Processor
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
+
+if TYPE_CHECKING:
+    from pybeam.engine.request_queue import RequestQueue
 
 OnError = Literal["raise", "return"]
 
@@ -292,6 +294,8 @@ class Decoder(InProcess):
                 "groups, the last of which may find the best hypothesis"
             )
         self._check_requests(requests)
+        from pybeam.engine.request_queue import ReadAhead, arriving, until_done
+
         arrived = arriving(requests, self.schedule.queue_window)
         results = self._start(arrived, log_probs=self.log_probs, partials=partial)
         return until_done(results, arrived) if isinstance(arrived, ReadAhead) else results

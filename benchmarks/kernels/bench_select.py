@@ -15,7 +15,7 @@ from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, same, times
 from pybeam import backends
 from pybeam.contracts import Finishing, SelectOptions, Survivors
-from pybeam.engine.cuda_graphs import bucket
+from pybeam.engine.live_sources import bucket
 
 FLASHINFER = "flashinfer top_k"
 # beams, width, vocabulary, candidates of a row (None: no limit), entries that have a row (None: all)

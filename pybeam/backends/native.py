@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent, defaults, torch_gumbel, torch_layers, torch_plan
+from pybeam.backends import defaults, torch_layers, torch_plan
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
@@ -33,6 +33,8 @@ from pybeam.contracts import (
 try:
     import pybeam._C  # registers the operators, too
 except ImportError as error:
+    from pybeam.backends import absent
+
     raise ImportError(absent.reason(error)) from error
 
 VALUE_ERROR = (
@@ -143,6 +145,14 @@ skips_forced_logits = True
 # a CPU needs no kernel: mostly everyone moves
 beam_plan = torch_plan.beam_plan
 
+
+def perturb(*given: Any) -> Tensor:
+    # few searches draw
+    from pybeam.backends import torch_gumbel
+
+    return torch_gumbel.perturb(*given)
+
+
 prompt_attention = _operator("prompt_attention")
 
 
@@ -168,7 +178,6 @@ adds_in_products = True
 add_norm = torch_layers.add_norm
 edits_together = False
 log_softmax = defaults.log_softmax
-perturb = torch_gumbel.perturb
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
 soft_cap = _operator("soft_cap")

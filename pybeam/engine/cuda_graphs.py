@@ -205,9 +205,3 @@ class StepGraphs:
     def _clear(self) -> None:
         self._graphs.clear()
         self._capture.renew()
-
-
-def bucket(size: int) -> int:
-    """Return the smallest bucket that holds so many. There are two between a power of two and the next."""
-    step = 1 << max(0, (size - 1).bit_length() - 2)
-    return -(-size // step) * step

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import Arrivals, IterableArrivals
-from pybeam.engine.attention import with_attention
 from pybeam.engine.failures import StepFailed, blamed, kept
 from pybeam.engine.intake import Answers, Intake
 from pybeam.engine.live_sources import LiveSources
@@ -313,11 +311,12 @@ class Engine:
 
     def _results(self) -> Answers:
         """Yield the results of sources that have left. Sources with another group to search queue again."""
-        attend = partial(with_attention, self._work.session, self._wants.alignment)
+        session, wants = self._work.session, self._wants
         while self._finished:
             batch = self._finished.popleft()
             results: list[Result | Partial] = []
-            for outcome in batch.results(attend, wants_log_probs=self._wants.log_probs):
+            outcomes = batch.results(session, wants.alignment, wants_log_probs=wants.log_probs)
+            for outcome in outcomes:
                 if isinstance(outcome, Source):
                     self._admission.requeue(outcome)
                     self._waits = True

@@ -24,13 +24,11 @@ from pybeam.state.new_beam import NO_SLOT
 ENDS = ("error", "interrupted")
 
 
-def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> HostCopy | None:
-    """The tokens that groups of these sources chose, on their way to the host; None if none has groups.
+def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> HostCopy:
+    """The tokens that groups of these sources chose, on their way to the host.
 
     `capacity` is at least the tokens of any row, start token included.
     """
-    if all(source.algorithm.num_groups == 1 for source in sources):
-        return None
     width = max(source.algorithm.max_width for source in sources)
     slots = [source.slot for source in sources]
     return HostCopy(state.choices(slots, 1 + width * (capacity - 1)))

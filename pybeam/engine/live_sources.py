@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import to_device
-from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
 from pybeam.state.report import column
@@ -220,3 +219,9 @@ class LiveSources:
     def _changed(self) -> None:
         self.slots = tuple(self._by_slot)
         self._slot = self._padded = None
+
+
+def bucket(size: int) -> int:
+    """Return the smallest bucket that holds so many. There are two between a power of two and the next."""
+    step = 1 << max(0, (size - 1).bit_length() - 2)
+    return -(-size // step) * step

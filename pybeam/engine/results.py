@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,16 +11,14 @@ import torch
 from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
 from pybeam.engine.failures import Interrupted, failed
-from pybeam.engine.groups import choices_of, next_group
 from pybeam.engine.source import Source
+from pybeam.models.base import Alignment, Session
 from pybeam.request import Hypothesis, Result
 from pybeam.state.beam_state import BeamState
 from pybeam.state.report import FinishedHypothesis, Report
 
 if TYPE_CHECKING:
     from pybeam.engine.partials import PartialReader
-
-Attend = Callable[[Sequence[Source], list[Result]], list[Result]]
 
 
 class PendingReport(NamedTuple):
@@ -71,13 +69,19 @@ class FinishedBatch(NamedTuple):
             slots = [sources[i].slot for i in cut]
             rows = state.cut(slots, capacity, wants_log_probs=needs_log_probs)
             found = torch.cat((found, rows))
-        choices = choices_of(state, sources, capacity)
+        choices = None
+        if any(source.algorithm.num_groups > 1 for source in sources):
+            from pybeam.engine.groups import choices_of
+
+            choices = choices_of(state, sources, capacity)
         return cls(sources, errors, report, HostCopy(found), cut, capacity, choices)
 
-    def results(self, attend: Attend, *, wants_log_probs: bool) -> Iterator[Result | Source]:
+    def results(
+        self, session: Session, alignment: Alignment | None, *, wants_log_probs: bool
+    ) -> Iterator[Result | Source]:
         """Return the result of each source, or the source itself if its next group is to be searched.
 
-        `attend` adds attention and coverage.
+        `session` computes attention, which is asked for by `alignment` or by coverage.
         """
         numbers = self.found.numpy()
         kept = self._kept(FinishedHypothesis.final_scores(numbers))
@@ -93,12 +97,20 @@ class FinishedBatch(NamedTuple):
                     results[i].hypotheses.extend(_hypotheses(source, best, wants_log_probs))
                 except Exception as error:
                     results[i] = failed(results[i], error)
-        results = attend(self.sources, results)
+        if alignment or any(source.algorithm.scoring.coverage for source in self.sources):
+            from pybeam.engine.attention import with_attention
+
+            results = with_attention(session, alignment, self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
             del result.hypotheses[source.algorithm.n_best :]
             if source.has_all_items(result):
                 result = dataclasses.replace(result, has_all_items=True)
-            yield result if choices is None else next_group(source, result, choices[i])
+            if choices is None:
+                yield result
+            else:
+                from pybeam.engine.groups import next_group
+
+                yield next_group(source, result, choices[i])
 
     def _kept(self, final_scores: Sequence[float]) -> list[list[int]]:
         """The lines in `found` of the hypotheses that each source may return, best first."""

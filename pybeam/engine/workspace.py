@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import is_
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, poison
 from pybeam.contracts import PAGE_CELLS
-from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, bucket
+from pybeam.engine.live_sources import bucket
 from pybeam.engine.room import Room, Sizes
 from pybeam.engine.slots import Slots
 from pybeam.engine.source import Source
 from pybeam.models.base import Model, Session
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
+
+if TYPE_CHECKING:
+    from pybeam.engine.cuda_graphs import StepGraphs
 
 # The share of a GPU's free memory that keys and values leave for activations and logits. A guess: both grow
 # with the rows of a step, but not with the length of outputs.
@@ -83,7 +87,11 @@ class Workspace:
         self.tree, self.slots = self.state.tree, Slots()
         self.room = Room(self.state, self.session, self.slots, self._memory_limit)
         self.room.num_expected = self._most_expected
-        self.graphs = StepGraphs(CudaCapture(model.device)) if self._uses_graphs else None
+        self.graphs: StepGraphs | None = None
+        if self._uses_graphs:
+            from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
+
+            self.graphs = StepGraphs(CudaCapture(model.device))
         self._buffers = ()
         self.is_too_large = False
         self._num_taken = 0  # sources since the last look

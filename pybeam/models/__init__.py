@@ -8,36 +8,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pybeam.models.base import Model, Session
-from pybeam.models.rows import Rows
-from pybeam.models.settings import Settings
+from pybeam.models.base import Model as Model
+from pybeam.models.base import Session as Session
+from pybeam.models.rows import Rows as Rows
+from pybeam.models.settings import Settings as Settings
 
 if TYPE_CHECKING:
-    from pybeam.models import huggingface
-    from pybeam.models.conformer.model import ConformerTransformer
-    from pybeam.models.ensemble import Ensemble
-    from pybeam.models.function import FunctionModel
-    from pybeam.models.loading import load_model
-    from pybeam.models.rnn import Rnn
-    from pybeam.models.transformer.causal import CausalTransformer
-    from pybeam.models.transformer.model import Transformer
-    from pybeam.models.transformer.speech import SpeechTransformer
+    from pybeam.models import huggingface as huggingface
+    from pybeam.models.conformer.model import ConformerTransformer as ConformerTransformer
+    from pybeam.models.ensemble import Ensemble as Ensemble
+    from pybeam.models.function import FunctionModel as FunctionModel
+    from pybeam.models.loading import load_model as load_model
+    from pybeam.models.rnn import Rnn as Rnn
+    from pybeam.models.transformer.causal import CausalTransformer as CausalTransformer
+    from pybeam.models.transformer.model import Transformer as Transformer
+    from pybeam.models.transformer.speech import SpeechTransformer as SpeechTransformer
 
-__all__ = [
-    "CausalTransformer",
-    "ConformerTransformer",
-    "Ensemble",
-    "FunctionModel",
-    "Model",
-    "Rnn",
-    "Rows",
-    "Session",
-    "Settings",
-    "SpeechTransformer",
-    "Transformer",
-    "huggingface",
-    "load_model",
-]
 # the module below this package that each of the other names stands in
 _HOMES = {
     "CausalTransformer": "transformer.causal",
@@ -49,6 +35,7 @@ _HOMES = {
     "Transformer": "transformer.model",
     "load_model": "loading",
 }
+__all__ = sorted(["Model", "Rows", "Session", "Settings", "huggingface", *_HOMES])
 
 
 def __getattr__(name: str) -> Any:

@@ -85,28 +85,7 @@ _HOMES = {
     "token_penalty": "penalties",
 }
 
-__all__ = [
-    "Processor",
-    "allowed_sequences",
-    "allowed_tokens",
-    "biased_prefix",
-    "eos_growth",
-    "eos_penalty",
-    "first_token",
-    "force_eos",
-    "from_function",
-    "gumbel",
-    "min_length",
-    "no_repeat_ngram",
-    "no_unk",
-    "repetition_penalty",
-    "sample",
-    "suppress_sequences",
-    "suppress_tokens",
-    "suppress_tokens_at_start",
-    "temperature",
-    "token_penalty",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import CatalogueArrays
-from pybeam.backends.torch_catalogue import catalogue_token
 from pybeam.contracts import ColumnRules, Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor
@@ -70,6 +69,8 @@ class Columns(NamedTuple):
 
     def spread(self, log_probs: Tensor, rows: Rows) -> Tensor:
         """Return [R, V] with the columns in their places and -inf elsewhere; `log_probs` within prefixes."""
+        from pybeam.backends.torch_catalogue import catalogue_token
+
         width = self.log_probs.shape[1]
         column = torch.arange(width, device=self.node.device)
         token = catalogue_token(self.arrays, self.node[:, None], column, self.rules, width)
@@ -86,6 +87,8 @@ class Columns(NamedTuple):
         `is_alive` [S, K] says which entries of the beams are rows. `forced` [A] are tokens of prefixes, or
         -1; `select` was given `other_column` for each.
         """
+        from pybeam.backends.torch_catalogue import catalogue_token
+
         if not self.node.shape[0]:
             return chosen  # nothing moves
         slot, parent = (

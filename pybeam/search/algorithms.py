@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, flag, whole
 from pybeam.contracts import Finishing
-from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
 from pybeam.processors import base
 from pybeam.processors.base import AnyProcessor
@@ -21,6 +21,9 @@ from pybeam.search import widths
 from pybeam.search.pruning import Pruning
 from pybeam.search.widths import Width
 from pybeam.stopping import COUNT, Stop
+
+if TYPE_CHECKING:
+    from pybeam.drafts import Draft
 
 DEFAULT_MAX_LENGTH = 256
 UNPRUNED, RAW = Pruning(), Scoring()

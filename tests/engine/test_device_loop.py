@@ -9,7 +9,8 @@ import torch
 
 import pybeam
 from pybeam import backends, processors
-from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, bucket
+from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
+from pybeam.engine.live_sources import bucket
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model

@@ -181,7 +181,7 @@ def test_captured_steps_go_with_the_memory_that_is_given_back(graph_memory, monk
         captures.append(Replays(works[0] if works else None))
         return captures[-1]
 
-    monkeypatch.setattr(workspaces, "CudaCapture", capture)
+    monkeypatch.setattr("pybeam.engine.cuda_graphs.CudaCapture", capture)
     algorithm = pybeam.fixed_beam(3, max_length=4, n_best=2)
     requests = [pybeam.Request([5, 6 + i % 9], **PEAKS["wide"] if not i else {}) for i in range(90)]
     works.append(Workspace(model, algorithm, torch_beams(), uses_graphs=True))

@@ -15,7 +15,7 @@ from pybeam.backends import poison
 from support.paths import ROOT
 
 # neither may grow: what is new is a wing, or takes something's place
-MOST_FILES, MOST_LINES = 115, 16_200
+MOST_FILES, MOST_LINES = 100, 14_000
 WINGS = {"catalogue", "cli", "compat", "corpus", "diversity", "export", "inspect", "ray"}
 WINGS |= {"reranking", "server", "serving", "speech"}
 DECODE = """
