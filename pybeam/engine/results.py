@@ -94,7 +94,8 @@ class FinishedBatch(NamedTuple):
             best = [next(found) for _ in own]
             if results[i].error is None:
                 try:
-                    results[i].hypotheses.extend(_hypotheses(source, best, wants_log_probs))
+                    made = [_hypothesis(source, one, wants_log_probs) for one in best]
+                    results[i].hypotheses.extend(made)
                 except Exception as error:
                     results[i] = failed(results[i], error)
         if alignment or any(source.algorithm.scoring.coverage for source in self.sources):
@@ -155,12 +156,6 @@ def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> 
     if not isinstance(error, Interrupted):
         return False
     return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
-
-
-def _hypotheses(
-    source: Source, found: Sequence[FinishedHypothesis], wants_log_probs: bool
-) -> list[Hypothesis]:
-    return [_hypothesis(source, one, wants_log_probs) for one in found]
 
 
 def _hypothesis(source: Source, found: FinishedHypothesis, wants_log_probs: bool) -> Hypothesis:
