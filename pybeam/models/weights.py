@@ -9,10 +9,11 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import Quantised
-from pybeam.models import float8
 from pybeam.models.checkpoint import Checkpoint, sizes_of
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.tensor_files import passing_tensor
+
+FLOAT8 = torch.float8_e4m3fn
 
 
 class WeightReader:
@@ -50,13 +51,16 @@ class WeightReader:
                 f"must not be {dtype} on {device}, because int8 is for CPUs; use device='cpu', or 'float16' "
                 "or 'bfloat16' and weights that are not quantised",
             )
-        if dtype == float8.DTYPE and (problem := float8.device_problem(device)):
-            raise ArgumentError("dtype", f"{dtype} {problem}")
+        if dtype == FLOAT8:
+            from pybeam.models import float8
+
+            if problem := float8.device_problem(device):
+                raise ArgumentError("dtype", f"{dtype} {problem}")
         self.weight_dtype = dtype
         self.is_packed = can_pack(device, dtype)
         # of everything but matrices and token tables, and of activations and logits
         self.dtype = torch.float32 if self.is_packed else dtype
-        if dtype == float8.DTYPE:
+        if dtype == FLOAT8:
             self.dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
 
     def vector(self, name: str, *shape: int) -> Tensor:
@@ -87,7 +91,7 @@ class WeightReader:
             return take(names, rows, *columns, is_transposed=is_transposed)
         sizes = sizes_of(names, rows)
         self.checkpoint.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
-        dtype = self.dtype if self.weight_dtype == float8.DTYPE else self.weight_dtype
+        dtype = self.dtype if self.weight_dtype == FLOAT8 else self.weight_dtype
         full = sum(sizes), *columns
         # a packed copy takes its place
         joined = (
@@ -121,7 +125,9 @@ class WeightReader:
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> Linear:
         """Make a layer of a matrix [out, in] and a bias [out]."""
-        if self.weight_dtype == float8.DTYPE and isinstance(weight, Tensor):
+        if self.weight_dtype == FLOAT8 and isinstance(weight, Tensor):
+            from pybeam.models import float8
+
             if float8.can_round(weight):
                 return float8.linear(weight, bias, activation)
         if self.is_packed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,10 @@ from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import AnyProcessor, Processor, edit_of, perturbs, stage_of
 from pybeam.processors.columns import ColumnProcessor, Columns
-from pybeam.processors.edits import Edits
 from pybeam.processors.shared import SharedLines
+
+if TYPE_CHECKING:
+    from pybeam.processors.edits import Edits
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -92,7 +95,7 @@ class ProcessorChain:
 
     def _build(self) -> None:
         for run in self._runs:
-            if isinstance(run, Edits):
+            if not isinstance(run, _DeviceProcessor):
                 run.lines()
 
     def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
@@ -148,7 +151,7 @@ class ProcessorChain:
                 continue
             if are_logits and kept.stage == "log_probs":
                 result, are_logits = self._backend.log_softmax(result), False
-            if isinstance(kept, Edits):
+            if not isinstance(kept, _DeviceProcessor):
                 result = kept(result, rows)
                 continue
             if isinstance(kept.processor, Processor) and kept.processor.perturbs:
@@ -207,9 +210,11 @@ def _runs(
         rule = edit_of(kept.processor) if backend.edits_together else None
         if rule is None:
             runs.append(kept)
-        elif runs and isinstance(runs[-1], Edits) and runs[-1].stage == kept.stage:
+        elif runs and not isinstance(runs[-1], _DeviceProcessor) and runs[-1].stage == kept.stage:
             runs[-1].add(kept, rule)
         else:
+            from pybeam.processors.edits import Edits
+
             edits = Edits(kept.stage, device, backend)
             edits.add(kept, rule)
             runs.append(edits)
