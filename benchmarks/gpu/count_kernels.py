@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -100,20 +101,22 @@ def step_kernels(
         tokens = [[5] * 8] * num_sources
         step = OneStep(model, algorithm, triton_backend, tokens, LONGEST, schedule=schedule)
         work = step.work
-        for owner, name, phase in (
-            (work.state, "plan", "plan"),
-            (work.state, "begin", "read"),
-            (work.session, "step", "model"),
-            (work.state._kind, "_processed", "process"),
-            (work.state._kind, "choose", "select"),
-            (work.state._kind, "commit", "commit"),
-            (work.state, "report", "report"),
-        ):
-            setattr(owner, name, kernels.within(phase, getattr(owner, name)))
-        # the first step makes what is kept between steps
-        step()
-        with kernels.counting():
+        with ExitStack() as phases:
+            for owner, name, phase in (
+                (work.state, "plan", "plan"),
+                (work.state, "begin", "read"),
+                (work.session, "step", "model"),
+                (work.state.step, "_processed", "process"),
+                (work.state.step, "choose", "select"),
+                (work.state.step, "commit", "commit"),
+                (work.state, "report", "report"),
+            ):
+                counted = kernels.within(phase, getattr(owner, name))
+                phases.enter_context(patch.object(owner, name, counted))
+            # the first step makes what is kept between steps
             step()
+            with kernels.counting():
+                step()
     return kernels.counts
 
 

@@ -1,4 +1,4 @@
-"""What is under way to the host: reports on sources, and the hypotheses of those that are done."""
+"""Reports on sources and hypotheses of finished sources, on their way to the host."""
 
 from __future__ import annotations
 

@@ -139,7 +139,14 @@ class Processor(ABC):
     def perturbed(
         self, backend: Backend, log_probs: Tensor, rows: Rows, data: tuple[Tensor, ...]
     ) -> Tensor:
-        """Do what `__call__` does, in a kernel of the backend if it has one, where `perturbs`."""
+        """Do what `__call__` does, in a kernel of the backend if it has one, where `perturbs`.
+
+        Args:
+            backend: the backend of the decode.
+            log_probs: float32 [R, V].
+            rows: the rows of the step.
+            data: parameters and state, as `__call__` takes them.
+        """
         return self(log_probs, rows, data)
 
 

@@ -122,7 +122,7 @@ def test_cells_that_could_not_be_had_are_asked_for_again(monkeypatch):
 
 
 def test_a_limit_of_memory_counts_the_pages_of_sources_of_any_length(monkeypatch):
-    """What a source holds beside its pages follows from its length."""
+    """The bytes of a source beside its pages follow from its length."""
     session = type(ENDLESS.session(backends.load("reference")))
     monkeypatch.setattr(session, "max_bytes", lambda self, cells, length: 5 * cells + 7 * length)
     work = Workspace(

@@ -12,7 +12,7 @@ import pytest
 from torch.overrides import TorchFunctionMode
 
 import pybeam
-from pybeam.engine.workspace import Workspace
+from pybeam.engine.room import Room
 from support.laws import essence
 from support.paths import MODEL, ROOT
 from support.search_models import random_model
@@ -53,8 +53,8 @@ def scarce(monkeypatch: pytest.MonkeyPatch, number: int):
         return called
 
     with monkeypatch.context() as patch:
-        for name in ("reserve", "claim_pages"):
-            patch.setattr(Workspace, name, within(getattr(Workspace, name)))
+        for name in ("reserve", "claim"):
+            patch.setattr(Room, name, within(getattr(Room, name)))
         yield scarcity
 
 

@@ -45,7 +45,7 @@ MOST_FUNCTIONS, MOST_FUNCTION_FILES, MOST_CALLS = 45, 14, 90
 
 
 def test_a_step_is_few_calls(monkeypatch):
-    """Of a plain beam on a CPU, as a reader would follow them."""
+    """A reader follows them through a plain beam on a CPU."""
     monkeypatch.setattr(poison, "IS_ON", False)
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     folder = ROOT / "examples" / "models" / "bible-es-en"
