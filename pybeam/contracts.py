@@ -85,9 +85,8 @@ class ColumnRules(NamedTuple):
 
     eos_id: int
     eos_first: bool  # its column is the first one, else the last
-    num_columns: (
-        int  # for tokens; 0: at least as many as a row of the call needs, which the host must know
-    )
+    # for tokens; 0: at least as many as a row of the call needs, which the host must know
+    num_columns: int
     normalise: int  # a `Normalise`
 
 
@@ -125,9 +124,8 @@ class Paths(NamedTuple):
     #: rows see; -1: none
     place: Tensor
     length: Tensor  #: [S] int32, columns of `place` that are in use
-    num_shared: Tensor | None = (
-        None  #: [S] int32, cells that all rows see, first in the list; None: none
-    )
+    #: [S] int32, cells that all rows see, first in the list; None: none
+    num_shared: Tensor | None = None
 
 
 class Cells(NamedTuple):

@@ -240,9 +240,8 @@ class PlanRules(NamedTuple):
     only_least: bool  # only sources that are least advanced move, and those that are late
     order: int  # who moves first: 1 the least advanced, -1 the most advanced, 0 who waited longest
     most_rows: int  # room for rows; `NO_LIMIT`: any number
-    max_wait: (
-        int  # a source is late that has waited so many steps, and moves first; `NO_LIMIT`: none is
-    )
+    # a source is late that has waited so many steps, and moves first; `NO_LIMIT`: none is
+    max_wait: int
 
 
 class CommitRules(NamedTuple):

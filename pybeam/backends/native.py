@@ -37,9 +37,8 @@ except ImportError as error:
 
     raise ImportError(absent.reason(error)) from error
 
-VALUE_ERROR = (
-    "ValueError: "  # how the message of a wrong value begins, which torch raises as RuntimeError
-)
+# how the message of a wrong value begins, which torch raises as RuntimeError
+VALUE_ERROR = "ValueError: "
 
 
 def _operator(name: str) -> Callable[..., Any]:

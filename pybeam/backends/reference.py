@@ -181,9 +181,8 @@ def _seen(cells: Cells, slot: int, rows: slice, num_cells: int) -> Tensor | None
         return ((word >> (entry % 64)) & 1 == 1).T
     length, shared = int(cells.paths.length[slot]), cells.paths.num_shared
     num_shared = 0 if shared is None else int(shared[slot])
-    place = cells.paths.place[
-        slot, entry, :length
-    ]  # [rows, T], behind the cells that all of them see
+    # [rows, T], behind the cells that all of them see
+    place = cells.paths.place[slot, entry, :length]
     seen = torch.zeros(place.shape[0], num_cells + 1, dtype=torch.bool, device=place.device)
     seen[:, :num_shared] = True
     column = torch.where(place >= 0, place + num_shared, num_cells)

@@ -68,11 +68,8 @@ class LiveSources:
         self._num_expected = 0
         self._slot: Tensor | None = None
         self._padded: Tensor | None = None
-        self._most_rows, self._longest, self._tokens_per_step = (
-            RunningMax(),
-            RunningMax(),
-            RunningMax(),
-        )
+        self._most_rows, self._longest = RunningMax(), RunningMax()
+        self._tokens_per_step = RunningMax()
         # steps that a source has been saved, less the step at which it was admitted
         self._lead = RunningMax()
         # less the step from which on not all of a source's tokens are given

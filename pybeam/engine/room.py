@@ -64,9 +64,8 @@ class Room:
         self.length = self.claimed_pages = self.num_expected = 0
         self.may_have_grown = True
         self.needed = Sizes()
-        self._num_slots = self._width = self._num_nodes = (
-            0  # that arrays have room for, beside `length`
-        )
+        # that arrays have room for, beside `length`
+        self._num_slots = self._width = self._num_nodes = 0
         self._session_room = (0, 0)  # slots and cells
         self._free_pages = 0  # at least so many
 

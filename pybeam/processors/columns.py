@@ -69,11 +69,8 @@ class Columns(NamedTuple):
 
     def spread(self, log_probs: Tensor, rows: Rows) -> Tensor:
         """Return [R, V] with the columns in their places and -inf elsewhere; `log_probs` within prefixes."""
-        from pybeam.backends.torch_catalogue import catalogue_token
-
-        width = self.log_probs.shape[1]
-        column = torch.arange(width, device=self.node.device)
-        token = catalogue_token(self.arrays, self.node[:, None], column, self.rules, width)
+        column = torch.arange(self.log_probs.shape[1], device=self.node.device)
+        token = self._tokens(self.node[:, None], column)
         is_inside = (rows.num_generated >= 0)[:, None]
         out = torch.where(is_inside, -INF, log_probs.to(self.log_probs.dtype))
         value = self.log_probs.masked_fill(~is_inside, -INF)
@@ -87,20 +84,20 @@ class Columns(NamedTuple):
         `is_alive` [S, K] says which entries of the beams are rows. `forced` [A] are tokens of prefixes, or
         -1; `select` was given `other_column` for each.
         """
-        from pybeam.backends.torch_catalogue import catalogue_token
-
         if not self.node.shape[0]:
             return chosen  # nothing moves
-        slot, parent = (
-            rows.slot.long()[:, None],
-            chosen.parent.clamp(min=0).long(),
-        )  # [A, 1], [A, C]
+        # [A, 1], [A, C]
+        slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()
         node_of = torch.zeros(is_alive.shape, dtype=INT, device=slot.device)
         node_of[rows.row_slot.long(), rows.entry.long()] = self.node
-        width = self.log_probs.shape[1]
-        token = catalogue_token(
-            self.arrays, node_of[slot, parent], chosen.token, self.rules, width
-        ).to(INT)
+        token = self._tokens(node_of[slot, parent], chosen.token).to(INT)
         if forced is not None:
             token = torch.where(forced[:, None] >= 0, forced[:, None], token)
         return chosen._replace(token=torch.where(chosen.token < 0, -1, token))
+
+    def _tokens(self, node: Tensor, column: Tensor) -> Tensor:
+        """The tokens [...] of these columns of rows at these nodes."""
+        # few searches have columns
+        from pybeam.backends.torch_catalogue import catalogue_token
+
+        return catalogue_token(self.arrays, node, column, self.rules, self.log_probs.shape[1])

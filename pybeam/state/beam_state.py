@@ -125,6 +125,7 @@ class BeamState:
 
         Yields the rows of these tokens, for `Session.read`.
         """
+        # few sources have a prefix that is worth it
         from pybeam.state.reading import rows_of, take_tokens
 
         assert self.reads_ahead
@@ -173,6 +174,7 @@ class BeamState:
 
     def cut(self, slots: Sequence[int], capacity: int, *, wants_log_probs: bool) -> Tensor:
         """The best rows of these slots, as `finished` would return them if they were cut now."""
+        # few sources must leave early
         from pybeam.backends.tensor_beams import traced
         from pybeam.backends.torch_beams import final_score
 

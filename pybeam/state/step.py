@@ -23,9 +23,8 @@ class StepPlan(NamedTuple):
     slot: Tensor  # [A] int32, the slots that move; `NULL_SLOT` is padding
     num_rows: int | None  # rows that there is room for; None: as many as the schedule lets move
     longest: int  # most tokens of a row, start token included
-    is_forced: bool = (
-        False  # whether the next token of every row is given, and nobody reads its logits
-    )
+    # whether the next token of every row is given, and nobody reads its logits
+    is_forced: bool = False
 
 
 class Step:
@@ -67,6 +66,7 @@ class Step:
 
     def survivors(self, logits: Tensor) -> Survivors:
         """Select apart from the program, so that targets, columns, samplers or rules about EOS have a say."""
+        # most steps do without
         from pybeam.backends.tensor_beams import select_options
         from pybeam.state.forced_decoding import Entries, demote_eos, force, next_forced, revive
 

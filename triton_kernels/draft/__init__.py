@@ -23,7 +23,7 @@ def draft_commit(
     eos_token: Tensor | None,
     tokens: Any,
 ) -> None:
-    """See `pybeam.backends.Backend.draft_commit`; None for survivors: the sources have just been opened."""
+    """See `DraftFunctions.commit`; None for survivors: the sources have just been opened."""
     num_sources = slot.numel()
     opens = survivors is None
     if num_sources == 0 or (survivors is not None and survivors.token.numel() == 0):

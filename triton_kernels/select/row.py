@@ -8,9 +8,8 @@ from pybeam.triton_kernels.select.options import ends
 from pybeam.triton_kernels.select.slice import DEPTH, LANES
 
 ENTRIES = tl.constexpr(1024)
-BLOCK = tl.constexpr(
-    256
-)  # entries of a beam, or columns of its survivors, that are handled at once
+# entries of a beam, or columns of its survivors, that are handled at once
+BLOCK = tl.constexpr(256)
 
 
 @triton.jit
