@@ -20,7 +20,7 @@ import torch
 from tabulate import tabulate
 
 from benchmarks.sources import measured_by
-from pybeam.backends.machine import cpu, cpu_flags
+from pybeam.cli.machine import cpu, cpu_flags
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "pybeam-search", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")

@@ -92,6 +92,7 @@ class Decoder(InProcess):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
         schedule.check_width(algorithm.max_rows)
         if model.settings.names:
+            # they bring processors that most models do without
             from pybeam.search.settings import applied
 
             algorithm = applied(algorithm, model)
@@ -253,7 +254,8 @@ class Decoder(InProcess):
                 )
         check_list("requests", requests, self.model.check)
         requests = [Request.of(request) for request in requests]
-        from pybeam.engine.alternatives import alternatives
+        # few programs ask for them
+        from pybeam.search.alternatives import alternatives
 
         decode = partial(self.decode, on_error="return")
         results = alternatives(decode, self.model, self.algorithm, requests, num, min_probability)
@@ -294,6 +296,7 @@ class Decoder(InProcess):
                 "groups, the last of which may find the best hypothesis"
             )
         self._check_requests(requests)
+        # `decode` has no queue
         from pybeam.engine.request_queue import ReadAhead, arriving, until_done
 
         arrived = arriving(requests, self.schedule.queue_window)

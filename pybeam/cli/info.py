@@ -61,7 +61,7 @@ def info() -> None:
     import torch
 
     import pybeam
-    from pybeam.backends import machine
+    from pybeam.cli import machine
 
     lines = {
         "pybeam": [pybeam.__version__, machine.installed_from()],

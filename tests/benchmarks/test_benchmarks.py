@@ -17,7 +17,7 @@ from benchmarks import __main__, journal, sizes, tasks  # noqa: E402
 from benchmarks.journal import Journal  # noqa: E402
 from benchmarks.setup import Setup  # noqa: E402
 from benchmarks.tasks import IDENTITY, Task, in_turn  # noqa: E402
-from pybeam.backends.machine import ISAS  # noqa: E402
+from pybeam.cli.machine import ISAS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
