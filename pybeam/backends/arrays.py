@@ -7,7 +7,9 @@ There are few arrays, because operators take all of them: numbers per slot are c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from operator import is_
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -94,6 +96,9 @@ STOP_REASONS = (
 RUNNING, WIDTH, N_BEST, TOP_FINISHED, OPTIMAL, HEURISTIC, EMPTY_BEAM, MAX_LENGTH, NAN = range(9)
 
 
+Arrays = TypeVar("Arrays", "Beams", "Drafts")
+
+
 def resized(tensor: Tensor, shape: tuple[int, ...], fill: int = 0) -> Tensor:
     """Return a copy of at least that shape. New places hold `fill`."""
     shape = tuple(max(old, new) for old, new in zip(tensor.shape, shape, strict=True))
@@ -102,6 +107,15 @@ def resized(tensor: Tensor, shape: tuple[int, ...], fill: int = 0) -> Tensor:
     larger = tensor.new_full(shape, fill)
     larger[tuple(slice(0, n) for n in tensor.shape)] = tensor
     return larger
+
+
+def _all_resized(arrays: Arrays, shapes: Sequence[tuple[int, ...]]) -> Arrays:
+    """Return arrays of at least these shapes: the given ones, where none has to grow.
+
+    Programs are made for arrays, and go on for the same ones.
+    """
+    larger = [resized(array, shape) for array, shape in zip(arrays, shapes, strict=True)]
+    return arrays if all(map(is_, larger, arrays)) else type(arrays)(*larger)
 
 
 def root_survivors(slot: Tensor, start_id: int) -> Survivors:
@@ -196,8 +210,7 @@ class Beams(NamedTuple):
             [num_finished, len(FINISHED_INT_COLUMNS)],
             [num_finished, len(FINISHED_FLOAT_COLUMNS)],
         )
-        pairs = zip(self, shapes, strict=True)
-        return Beams(*[resized(array, (num_slots, *shape)) for array, shape in pairs])
+        return _all_resized(self, [(num_slots, *shape) for shape in shapes])
 
 
 class Drafts(NamedTuple):
@@ -223,8 +236,7 @@ class Drafts(NamedTuple):
     def reserved(self, num_slots: int, num_guesses: int) -> Drafts:
         """Return the same guesses with room for that many slots, and guesses of each."""
         shapes = (num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)
-        pairs = zip(self, shapes, strict=True)
-        return Drafts(*[resized(array, shape) for array, shape in pairs])
+        return _all_resized(self, shapes)
 
 
 class NewLines(NamedTuple):
@@ -242,16 +254,6 @@ class PlanRules(NamedTuple):
     most_rows: int  # room for rows; `NO_LIMIT`: any number
     # a source is late that has waited so many steps, and moves first; `NO_LIMIT`: none is
     max_wait: int
-
-
-class CommitRules(NamedTuple):
-    """The rules of an algorithm that `beam_commit` needs; the last three are those of `Stop`."""
-
-    eos_id: int
-    finishing: int
-    keeps_best: bool
-    top: int
-    certificate: int
 
 
 class DraftTokens(NamedTuple):

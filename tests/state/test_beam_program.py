@@ -17,10 +17,10 @@ from support.beam_arrays import CPU, EOS, START, VOCAB, in_use, ints
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 
-def opened(algorithm=None, **options) -> BeamState:
+def opened(algorithm=None, backend="native", **options) -> BeamState:
     """Slot 0 of two has a beam of one row."""
     algorithm = algorithm or pybeam.fixed_beam(2, max_length=9)
-    state = BeamState(algorithm, (EOS,), backends.load("native"), CPU)
+    state = BeamState(algorithm, (EOS,), backends.load(backend), CPU)
     state.reserve(2, 2, 9)
     state.tree.reserve_pages(9)
     state.open([NewBeam(slot=0, algorithm=algorithm, source_length=1, **options)], START)
@@ -48,6 +48,18 @@ def test_the_order_of_calls(calls):
     with pytest.raises(RuntimeError, match="before it"):
         steps[last]()
     assert in_use(state) == before
+
+
+@pytest.mark.parametrize("name", ["native", "reference"])
+def test_one_program_serves_as_long_as_no_array_grows(name):
+    """A captured step refers to tensors of its program: the ids of EOS, if there are several."""
+    state = opened(backend=name, prefix=[3, 4], target=[5, EOS])
+    before = program(state)
+    beam = NewBeam(slot=1, algorithm=state._arrays.algorithm, source_length=1, prefix=[6])
+    state.open([beam], START)
+    assert program(state) is before
+    state.reserve(3, 2, 9)
+    assert program(state) is not before
 
 
 def test_a_choice_can_be_dropped():
