@@ -15,11 +15,11 @@ INF = float("inf")
 
 
 class BeamRules(NamedTuple):
-    """The rules of an algorithm that a whole step needs; see `CommitRules` for the first ones."""
+    """The rules of an algorithm that a step needs."""
 
     eos_ids: tuple[int, ...]
     finishing: int
-    keeps_best: bool
+    keeps_best: bool  # this and the next two are those of `Stop`
     top: int
     certificate: int
     refills: bool  # whether others take the places of finished hypotheses

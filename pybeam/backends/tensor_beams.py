@@ -13,7 +13,6 @@ from pybeam.backends.arrays import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
     Beams,
-    CommitRules,
     Drafts,
     DraftTokens,
     NewLines,
@@ -41,7 +40,7 @@ class BeamFunctions(NamedTuple):
     select: Select
     # of slots that move, and a report on slots that are live
     commit: Callable[
-        [TreeArrays, Beams, Tensor, Tensor, Survivors, Tensor | None, CommitRules],
+        [TreeArrays, Beams, Tensor, Tensor, Survivors, Tensor | None, BeamRules],
         tuple[Tensor, Tensor, Tensor],
     ]
     report: Callable[[TreeArrays, Beams, Tensor], Tensor]
@@ -71,10 +70,8 @@ class TensorBeams:
     ) -> None:
         self._functions, self._tree, self._beams = functions, tree, beams
         self._rules, self._active, self._device = rules, active, beams.ints.device
-        eos_ids, finishing, keeps_best, top, certificate, *_ = rules
-        self._commit_rules = CommitRules(eos_ids[0], finishing, keeps_best, top, certificate)
         # on the device, because each number that a step makes there is a kernel
-        self._eos = to_device(eos_ids, INT, self._device)
+        self._eos = to_device(rules.eos_ids, INT, self._device)
         self._slot: Tensor | None = None
         self._inputs: SelectInputs | None = None
         self._survivors: Survivors | None = None
@@ -114,7 +111,7 @@ class TensorBeams:
         survivors, eos_token = with_one_eos(self._survivors, self._eos)
         self._survivors = self._inputs = None
         given = self._tree, self._beams, self._slot, live, survivors, eos_token
-        *moves, report = self._functions.commit(*given, self._commit_rules)
+        *moves, report = self._functions.commit(*given, self._rules)
         self._moves = moves[0], moves[1]
         return report
 

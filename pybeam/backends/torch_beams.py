@@ -25,13 +25,13 @@ from pybeam.backends.arrays import (
     TOP_FINISHED,
     WIDTH,
     Beams,
-    CommitRules,
     NewLines,
     RowArrays,
     SelectInputs,
     TreeArrays,
     root_survivors,
 )
+from pybeam.backends.beam_program import BeamRules
 from pybeam.backends.torch_plan import beam_report
 from pybeam.contracts import Certificate, Finishing, Survivors, Top
 
@@ -115,12 +115,12 @@ def beam_commit(
     live: Tensor,
     survivors: Survivors,
     eos_token: Tensor | None,
-    rules: CommitRules,
+    rules: BeamRules,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Make the survivors the next beams of slots [A], and report on slots `live`.
 
-    Every EOS among the survivors' tokens has become `CommitRules.eos_id`. `eos_token` [A, C] are the original
-    tokens, None if there is only one EOS. Returns source and target entries [A * K], and the report.
+    Every EOS among the survivors' tokens has become the first. `eos_token` [A, C] are the original tokens,
+    None if there is only one EOS. Returns source and target entries [A * K], and the report.
     """
     # `select` may return float64
     survivors = survivors._replace(
@@ -128,15 +128,15 @@ def beam_commit(
     )
     eos_token = survivors.token if eos_token is None else eos_token
     i = slot.long()
-    column, width = i[:, None], beams.score.shape[1]
+    column, width, eos_id = i[:, None], beams.score.shape[1], rules.eos_ids[0]
     moves = beams.num_entries[i] > 0  # [A]
     beams.steps[i] += moves
     beams.expansions[i] += beams.num_rows[i]
     beams.depth[i] += moves
     before = _endings(tree, beams, i, survivors, eos_token)
-    tree_append(tree, slot, survivors, rules.eos_id)
+    tree_append(tree, slot, survivors, eos_id)
 
-    is_ended = survivors.token == rules.eos_id  # [A, C]
+    is_ended = survivors.token == eos_id  # [A, C]
     is_alive, place = _replace_beams(beams, i, survivors, is_ended)  # [A, K] each
     if rules.finishing == Finishing.HELD:
         beams.ended_length[i] = before.length.gather(1, place)
@@ -230,7 +230,7 @@ def _stop(
     moves: Tensor,
     is_top: Tensor | None,
     is_certified: Tensor | None,
-    rules: CommitRules,
+    rules: BeamRules,
 ) -> Tensor:
     """Decide which sources [A] are done. Returns True for those whose whole beam finishes."""
     stop_at = beams.stop_at[i]

@@ -58,9 +58,6 @@ class HostCopy:
 
     def numpy(self) -> np.ndarray:
         """Return the numbers, after waiting for them."""
-        self._wait()
-        return self._tensor.numpy()
-
-    def _wait(self) -> None:
         if self._event is not None:
             self._event.synchronize()
+        return self._tensor.numpy()

@@ -8,16 +8,17 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.backends.arrays import CommitRules, PlanRules
+from pybeam.backends.arrays import PlanRules
+from pybeam.backends.beam_program import BeamRules
 from pybeam.contracts import Certificate, Finishing, Top
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
 from support.triton_launches import commit_launches, draft_launches, plan_launches, read_launches
 
 RULES = (
-    CommitRules(2, Finishing.REFILL, False, Top.IGNORED, Certificate.NONE),
-    CommitRules(2, Finishing.HELD, False, Top.NOW, Certificate.NONE),
-    CommitRules(2, Finishing.SHRINK, True, Top.EVER, Certificate.BOUND),
-    CommitRules(2, Finishing.HELD, True, Top.IGNORED, Certificate.CURRENT),
+    BeamRules((2,), Finishing.REFILL, False, Top.IGNORED, Certificate.NONE, True, True),
+    BeamRules((2,), Finishing.HELD, False, Top.NOW, Certificate.NONE, True, True),
+    BeamRules((2,), Finishing.SHRINK, True, Top.EVER, Certificate.BOUND, True, True),
+    BeamRules((2,), Finishing.HELD, True, Top.IGNORED, Certificate.CURRENT, True, True),
 )
 
 

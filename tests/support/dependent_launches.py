@@ -61,7 +61,8 @@ def _print(capability: int) -> None:
 
 def _launches() -> list:
     """Launch every kernel but those of catalogues."""
-    from pybeam.backends.arrays import CommitRules, PlanRules
+    from pybeam.backends.arrays import PlanRules
+    from pybeam.backends.beam_program import BeamRules
     from pybeam.contracts import Finishing
     from pybeam.triton_kernels import layers
 
@@ -79,7 +80,7 @@ def _launches() -> list:
             layers.gated(x, 1),
         )
     )
-    commit = CommitRules(EOS, int(Finishing.REFILL), False, 0, 0)
+    commit = BeamRules((EOS,), int(Finishing.REFILL), False, 0, 0, True, True)
     return [
         launches.attention_launch(5, 64, torch.bfloat16, num_splits=4, has_new=True),
         select_launch(torch.bfloat16, 5),

@@ -7,12 +7,12 @@ import torch
 from pybeam.backends import triton as kernels
 from pybeam.backends.arrays import (
     Beams,
-    CommitRules,
     Drafts,
     DraftTokens,
     PlanRules,
     tree_survivors,
 )
+from pybeam.backends.beam_program import BeamRules
 from pybeam.contracts import Cells, Distances, Finishing, NewNodes, Paths, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.attention import tree_attention
@@ -149,7 +149,7 @@ def draft_launches(width: int, opens: bool) -> list[Launch]:
 
 
 def commit_launches(
-    width: int, rules: CommitRules, has_paths: bool = False, num_sources: int = 3
+    width: int, rules: BeamRules, has_paths: bool = False, num_sources: int = 3
 ) -> list[Launch]:
     """Beams of this width are committed; their survivors stand as `select` returns them."""
     tree, beams = beams_of(width, has_paths)

@@ -115,7 +115,7 @@ def beam_commit(
     eos_token: Tensor | None,
     rules: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Make the next beams of survivors; `rules` are `CommitRules`. See `BeamFunctions.commit`.
+    """Make the next beams of survivors; `rules` are `BeamRules`. See `BeamFunctions.commit`.
 
     The third result is the report on the slots `live` [A]. Where `slot` is another one, the live one stays as
     it is, so a program can report on what it has itself committed.
@@ -146,7 +146,7 @@ def beam_commit(
         TOP=int(rules.top),
         CERTIFICATE=int(rules.certificate),
     )
-    _commit(tree, slot, survivors, rules.eos_id, arguments, constants)
+    _commit(tree, slot, survivors, rules.eos_ids[0], arguments, constants)
     return source, target, report
 
 

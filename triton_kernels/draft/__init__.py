@@ -35,14 +35,7 @@ def draft_commit(
     survivors = Survivors(*[x.contiguous() for x in survivors])
     max_rows = beams.score.shape[1]
     block_rows = max(16, triton.next_power_of_2(max_rows))
-    sizes = (
-        beams.ints.shape[0],
-        tree.token.shape[1],
-        max_rows,
-        tree.live_cell.shape[1],
-        tree.page.shape[1],
-        beams.finished_ints.shape[1],
-    )
+    sizes = max_rows, tree.live_cell.shape[1], tree.page.shape[1]
     accept_kernel[(num_sources,)](
         tree,
         beams,
@@ -56,7 +49,10 @@ def draft_commit(
         survivors.token.numel(),
         tokens.eos_id,
         tokens.vocab_size,
+        beams.ints.shape[0],
+        tree.token.shape[1],
         *sizes,
+        beams.finished_ints.shape[1],
         beams.prefix.shape[1],
         drafts.guess.shape[1],
         OPENS=opens,

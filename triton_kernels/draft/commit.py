@@ -88,12 +88,9 @@ def rows_kernel(
     p_slot,
     p_next,
     p_needed,
-    num_slots,
-    max_nodes,
     max_rows,
     max_live,
     max_pages,
-    max_finished,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
