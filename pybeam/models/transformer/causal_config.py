@@ -54,7 +54,7 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> C
     generation = read_generation(directory, eos_id)
     model_type = config["model_type"]
     family = FAMILIES[model_type]
-    fields = Fields(path, config, names=family.fields)
+    fields = Fields(path, {**family.defaults, **config}, names=family.fields)
     if family.variant is not None:
         family = family.variant(family, fields)
         fields = replace(fields, names=family.fields)
@@ -94,7 +94,7 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> C
 def _stack(fields: Fields, family: Family) -> StackFacts:
     """Return the shapes and facts of the layers."""
     heads = fields.size("num_attention_heads")
-    key_heads = fields.size("num_key_value_heads", family.num_key_heads or heads)
+    key_heads = fields.optional_size("num_key_value_heads", 1, family.num_key_heads) or heads
     if heads % key_heads:
         raise fields.error(
             "num_attention_heads", f"a multiple of `num_key_value_heads` = {key_heads}"

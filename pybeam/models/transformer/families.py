@@ -29,6 +29,7 @@ class Family:
         tokens, final_norm, output, position_table, embedding_norm: of other tensors, without ``.weight``.
         fields: names that the config has for what other families call otherwise, the preferred one first.
         expected: values that a field may have, because others make another network.
+        defaults: what a config has where it lacks these fields of its own.
         windows: which layers have a window where `layer_types` is missing: "late", "all", or all but every
             n-th.
     """
@@ -41,6 +42,7 @@ class Family:
     embedding_norm: str | None = None
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expected: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     activation: str = "silu"
     epsilon: float = 1e-6
     head_size: int | None = None  # None: hidden size over heads
@@ -88,6 +90,19 @@ def _falcon(family: Family, fields: Fields) -> Family:
     without = {**family.fields, "num_key_value_heads": ()}
     names = replace(family.names, **own)
     return replace(family, names=names, fields=without, num_key_heads=key_heads)
+
+
+def _gemma(family: Family, fields: Fields) -> Family:
+    """Return the facts of Gemma, whose first files say "gelu" and mean its approximation."""
+    return (
+        replace(family, fields={"hidden_act": ()}) if fields.get("hidden_act") == "gelu" else family
+    )
+
+
+def _opt(family: Family, fields: Fields) -> Family:
+    """Return the facts of OPT, and refuse token tables that are narrower than the layers."""
+    fields.expect("word_embed_proj_dim", (None, fields.size("hidden_size")))
+    return family
 
 
 # attention and inner layers read the same
@@ -175,17 +190,19 @@ FAMILIES = {
         window=None,
         epsilon=1e-5,
         fields={"num_experts": ("num_local_experts",), "expert_size": ("intermediate_size",)},
+        defaults={"rope_theta": 1_000_000.0},
         experts=MIXTRAL_NAMES,
         normalises_experts=True,
     ),
     "phi3": Family(
         Names(qkv=("self_attn.qkv_proj",), inner=("mlp.gate_up_proj",)),
+        defaults={"original_max_position_embeddings": 4096},
         epsilon=1e-5,
         windows="all",
         window=None,
         partial_rotary=1.0,
     ),
-    "gemma": GEMMA,
+    "gemma": replace(GEMMA, variant=_gemma),
     "gemma2": GEMMA2,
     "gemma3_text": replace(
         GEMMA2,
@@ -258,6 +275,7 @@ FAMILIES = {
         ties_embeddings=True,
         has_rotary=False,
         position_offset=2,
+        variant=_opt,
     ),
     "gpt_neox": Family(
         Names(
@@ -338,6 +356,7 @@ FAMILIES = {
             "hidden_act": ("activation",),
         },
         expected={"alibi": (False,)},
+        defaults={"max_position_embeddings": 2048},
         activation="gelu",
         inner_factor=4,
         ties_embeddings=True,

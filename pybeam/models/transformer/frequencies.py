@@ -103,6 +103,9 @@ def _read(
     own, theta = _parameters(fields, layer_type)
     name = "type" if own.config.get("rope_type") is None else "rope_type"
     kind = own.choice(name, "default", SCALINGS)
+    # the first files of Phi-3 call it so
+    if kind == "yarn" and "short_factor" in own.config:
+        kind = "longrope"
     if not may_be_partial:
         own.expect("partial_rotary_factor", (None, 1, 1.0))
     if kind == "longrope" and layer_type is not None:
@@ -225,5 +228,6 @@ SCALINGS: dict[str, Callable[[_Given], Frequencies]] = {
     "dynamic": _dynamic,
     "yarn": _yarn,
     "longrope": _longrope,
+    "su": _longrope,
     "llama3": _llama3,
 }

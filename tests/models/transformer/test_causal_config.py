@@ -1,6 +1,7 @@
 """Configs of decoder-only models: old and new layouts say the same, and what is not understood is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from pybeam.text.tokenizer import DECODER_ONLY
 
 transformers = pytest.importorskip("transformers")
 
-from support.causal_models import KINDS, save_tiny_causal  # noqa: E402
+from support.causal_models import KINDS, OTHER_KINDS, save_tiny_causal  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -117,6 +118,106 @@ WRONG = [
 def test_what_is_not_understood_is_refused(changed, fields, name):
     with pytest.raises(ValueError, match=name):
         read_config(changed(**fields))
+
+
+# every file says these; others say what transformers would take anyway
+STATED = {
+    *("model_type", "vocab_size", "max_position_embeddings", "n_positions"),
+    *("eos_token_id", "pad_token_id"),
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("n_embd", "n_layer", "n_head", "ffn_dim"),
+    *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+}
+
+
+def facts(directory, config: dict):
+    """Return what the reader makes of a config, and its frequencies; None: it is refused."""
+    (directory / "config.json").write_text(json.dumps(config))
+    try:
+        found = read_config(directory)
+    except ValueError:
+        return None
+    frequencies = [part for one in found.frequencies for part in one if part is not None]
+    rounded = [torch.as_tensor(part).tolist() for part in frequencies]
+    # what the network is, whichever way the table says it
+    return replace(found, frequencies=(), family=None), rounded
+
+
+def filled(directory, config: dict) -> dict:
+    """Return a config with every field that transformers takes for a missing one."""
+    (directory / "config.json").write_text(json.dumps(config))
+    return transformers.AutoConfig.from_pretrained(directory).to_dict()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OTHER_KINDS])
+def test_a_missing_field_is_that_of_transformers(tmp_path, kind):
+    save_tiny_causal(tmp_path, kind)
+    (tmp_path / "generation_config.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert facts(tmp_path, config) is not None
+    for name in sorted({*config} - STATED):
+        shorter = {field: value for field, value in config.items() if field != name}
+        assert facts(tmp_path, shorter) == facts(tmp_path, filled(tmp_path, shorter)), name
+
+
+SCALED = dict(factor=4.0, short_factor=[1.0] * 8, long_factor=[2.0] * 8)
+OLD = SCALED | dict(original_max_position_embeddings=64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        # as in the files of Falcon 7B and 40B
+        ("falcon", dict(max_position_embeddings=...)),
+        ("falcon, new", dict(num_kv_heads=None, max_position_embeddings=...)),
+        ("qwen2", dict(num_key_value_heads=None)),
+        # old names
+        ("gemma", dict(hidden_act="gelu")),
+        ("phi3", dict(rope_parameters=..., rope_scaling=OLD | {"type": "su"})),
+        ("phi3", dict(rope_parameters=..., rope_scaling=OLD | {"type": "yarn"})),
+        (
+            "phi3",
+            dict(
+                rope_parameters=SCALED | {"rope_type": "longrope"},
+                max_position_embeddings=1 << 13,
+                original_max_position_embeddings=...,
+            ),
+        ),
+    ],
+)
+def test_a_published_config_is_read_as_transformers_does(tmp_path, kind, fields):
+    save_tiny_causal(tmp_path, kind)
+    config = json.loads((tmp_path / "config.json").read_text()) | fields
+    config = {field: value for field, value in config.items() if value is not ...}
+    found = facts(tmp_path, config)
+    assert found is not None and found == facts(tmp_path, filled(tmp_path, config))
+
+
+REFUSED = [
+    ("gpt2", dict(scale_attn_weights=False)),
+    ("gpt2", dict(scale_attn_by_inverse_layer_idx=True)),
+    ("gpt2", dict(add_cross_attention=True)),
+    ("opt", dict(do_layer_norm_before=False)),
+    ("opt", dict(word_embed_proj_dim=32)),
+    ("opt", dict(_remove_final_layer_norm=True)),
+    ("opt", dict(enable_bias=False)),
+    ("opt", dict(layer_norm_elementwise_affine=False)),
+    ("phi", dict(qk_layernorm=True)),
+    ("bloom", dict(apply_residual_connection_post_layernorm=True)),
+    ("falcon", dict(alibi=True)),
+    ("falcon, new", dict(parallel_attn=False)),
+    ("qwen3_moe", dict(use_sliding_window=True)),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), REFUSED)
+def test_another_network_is_refused_by_the_name_of_its_field(tmp_path, kind, fields):
+    save_tiny_causal(tmp_path, kind)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    [name] = fields
+    with pytest.raises(ValueError, match=f"`{name}` in .* must be"):
+        read_config(tmp_path)
 
 
 def test_fields_of_some_families(tmp_path):
