@@ -92,8 +92,7 @@ def load_model(
         dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn", or
             the `torch.dtype` of that name. "auto" is float32 on a CPU and the file's dtype on a GPU, and int8
             for what `pybeam.quantize` has written, which has no other. On a CPU with the C++ extension and
-            AVX2, only
-            matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and all
+            AVX2, only matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and all
             sums are float32. bfloat16 also rounds the inputs of every matrix product there, and is twice as
             fast where the CPU multiplies pairs of bfloat16 faster than float32 (`pybeam info`). float32
             weights that float16 or bfloat16 holds exactly are kept in that, so that of the dtypes that keep
