@@ -143,7 +143,8 @@ def load_tokenizer(
     It reads the first of these that exist: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm`
     and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `dict.txt` with
     `train_bpe1000.model` (FireRedASR); `sentencepiece.model`, `spm.model`, `spiece.model` (T5) or
-    `tokenizer.model` (Llama), whose ids are used as they are (package sentencepiece).
+    `tokenizer.model` (Llama), whose ids are used as they are (package sentencepiece). Pegasus, whose ids are
+    others, needs `tokenizer.json`.
 
     The text of a decoder-only model is a prompt: special tokens stand around it only where the tokenizer's
     own file says so, such as BOS. Templates of chats are the caller's.
@@ -306,7 +307,8 @@ def _pieces(files: _Files) -> Pieces:
     if files.config.get("model_type") == "fireredasr" and files.has(*FIREREDASR):
         return CharacterPieces(*(directory / name for name in FIREREDASR))
     for name in PLAIN_SENTENCEPIECE:
-        if files.has(name):
+        # Pegasus has 103 ids before those of its file
+        if files.has(name) and files.config.get("model_type") != "pegasus":
             return SentencePieces(directory / name)
     remedy = (
         "save one with transformers: `AutoTokenizer.from_pretrained(path).save_pretrained(path)`"

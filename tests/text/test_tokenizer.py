@@ -242,6 +242,13 @@ def test_a_model_of_sentencepiece_may_have_three_names(tmp_path, name):
     assert load_tokenizer(tmp_path).encode(text) == [*pieces.encode(text), 1]
 
 
+def test_pegasus_has_other_ids_than_its_sentencepiece_model(tmp_path):
+    shutil.copy(SPM, tmp_path / "spiece.model")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "pegasus", "eos_token_id": 1}))
+    with pytest.raises(FileNotFoundError, match="save one with transformers"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize("eos", [None, [2, 3], "</s>"])
 def test_eos_must_be_one_id(tmp_path, eos):
     shutil.copy(SPM, tmp_path / "spm.model")
