@@ -89,18 +89,18 @@ def load_model(
         path: the directory, or a list of them for an `Ensemble`. Members must have the same vocabularies, as
             far as their tokenizer files say. A list of one directory gives that model.
         device: "auto" is CUDA if there is a GPU and the weights are not int8.
-        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn", or
-            the `torch.dtype` of that name. "auto" is float32 on a CPU and the file's dtype on a GPU, and int8
-            for what `pybeam.quantize` has written, which has no other. On a CPU with the C++ extension and
-            AVX2, only matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and all
-            sums are float32. bfloat16 also rounds the inputs of every matrix product there, and is twice as
-            fast where the CPU multiplies pairs of bfloat16 faster than float32 (`pybeam info`). float32
+        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn", or the
+            `torch.dtype` of that name. "auto" is float32 on a CPU and the file's dtype on a GPU, and int8 for
+            what `pybeam.quantize` has written, which has no other. On a CPU with the C++ extension and AVX2,
+            only matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and
+            all sums are float32. bfloat16 also rounds the inputs of every matrix product there, and is twice
+            as fast where the CPU multiplies pairs of bfloat16 faster than float32 (`pybeam info`). float32
             weights that float16 or bfloat16 holds exactly are kept in that, so that of the dtypes that keep
             float32's scores "auto" is the fastest. int8, on every CPU and on no GPU, quantises the weights
-            while they are read, a scale per output, and the inputs of every matrix product, a scale per
-            row; see docs/reference/int8.md. float8_e4m3fn does that on GPUs from compute capability 8.9 on;
-            all else is bfloat16 then. On a CPU it is slow, and shows the quality of the results. Elsewhere
-            the whole model computes in this dtype.
+            while they are read, a scale per output, and the inputs of every matrix product, a scale per row;
+            see docs/reference/int8.md. float8_e4m3fn does that on GPUs from compute capability 8.9 on; all
+            else is bfloat16 then. On a CPU it is slow, and shows the quality of the results. Elsewhere the
+            whole model computes in this dtype.
         cross_cache_dtype: dtype in which decoders of transformers keep keys and values of encoder states:
             "auto", "float32", "bfloat16", or the `torch.dtype` of that name. "auto" is that of activations.
             "bfloat16" is for transformers that compute in float32 on a CPU, whatever the dtype of their
