@@ -45,11 +45,6 @@ def machine_name() -> str:
     return next((known for known in MACHINES if known in name), DEFAULT)
 
 
-def of_bytes(num_bytes: float, kernels: int = 1) -> Expected:
-    """Kernels one after another that read and write so many bytes, and compute next to nothing."""
-    return of_work([Work(num_bytes, 0)], "bfloat16", kernels)
-
-
 def of_work(parts: list[Work], dtype: str, kernels: int) -> Expected:
     """Parts that wait for each other, in so many kernels."""
     machine = MACHINES[machine_name()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -81,9 +81,3 @@ def all_launches() -> list[Launch]:
                     of_steps(network(name, dtype, Path(folder)))
         of_benchmarks()
     return distinct(launches)
-
-
-def by_name(launches: list[Launch]) -> Iterator[tuple[str, int]]:
-    """The kernels, and how many variants there are of each."""
-    names = [launch.kernel.__name__ for launch in launches]
-    yield from sorted({name: names.count(name) for name in names}.items())

@@ -167,7 +167,7 @@ def test_select_is_compared_beam_by_beam(monkeypatch):
 
 def test_forecast_of_a_row():
     """Bytes at the published rate are the limit; a forecast has slower reads, and launches."""
-    one, two = (expected.of_bytes(3.35e6, kernels) for kernels in (1, 2))
+    one, two = (expected.of_work([expected.Work(3.35e6, 0)], "bfloat16", num) for num in (1, 2))
     assert one.limit == two.limit == pytest.approx(1)
     assert one.least == pytest.approx(1 / 0.9 + 1.3) and one.most == pytest.approx(1 / 0.9 + 2.2)
     assert two.least - one.least == pytest.approx(1.3)
