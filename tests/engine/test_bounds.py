@@ -55,17 +55,21 @@ def test_a_model_may_be_given_another_number():
     model = random_model(1)
     model.max_tokens = 6
     decoder = pybeam.Decoder(model, pybeam.greedy())
-    [result] = decoder.decode(
-        [pybeam.Request([1], prefix=[3] * 3, max_length=4)], on_error="return"
-    )
-    assert "must have at most 6 tokens (`max_tokens` of the model), but has 3 + 4" in str(
-        result.error
-    )
-    # others are cut where there is no more room, as at positions
     limit = pybeam.limits.SourceLimit(100)
+    for name, num, asked in (
+        ("max_length", "3 + 4", dict(prefix=[3] * 3, max_length=4)),
+        ("max_length", "6 + 1", dict(prefix=[3] * 6, max_length=limit)),
+        ("target", "3 + 4", dict(prefix=[3] * 3, target=[4] * 3)),
+    ):
+        [result] = decoder.decode([pybeam.Request([1], **asked)], on_error="return")
+        assert str(result.error).startswith(
+            f"`prefix` with `{name}` must have at most 6 tokens (`max_tokens` of the model), but has {num};"
+        )
+    # others are cut where there is no more room, as at positions
     for length in (None, limit):
-        [result] = decoder.decode([pybeam.Request([1], prefix=[3] * 3, max_length=length)])
-        assert len(result.hypotheses[0].tokens) <= 6
+        for num in (3, 5):
+            [result] = decoder.decode([pybeam.Request([1], prefix=[3] * num, max_length=length)])
+            assert len(result.hypotheses[0].tokens) <= 6
     with pytest.raises(
         ValueError, match="`max_length` must be at most `max_tokens` of the model, which is 6"
     ):

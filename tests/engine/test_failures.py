@@ -24,7 +24,7 @@ from pybeam.models.function import FunctionSession
 from support.laws import CheckedEngine, essence
 from support.search_models import BOS, EOS, random_model
 
-BAD = 4  # the request that fails
+BAD = 4  # the request that fails; others are longer, so it may be encoded ahead
 BACKEND = "native" if "native" in backends.available() else "reference"
 GOOD = random_model(7, eos_bonus=0.3)
 BEAM = dict(n_best=3, max_length=9)
@@ -199,7 +199,7 @@ SCHEDULES = {
 
 
 def requests_of(fault: Fault) -> list[pybeam.Request]:
-    requests = [pybeam.Request([1] * (1 + i % 3), source_id=i) for i in range(11)]
+    requests = [pybeam.Request([1] * (3 + i % 3), source_id=i) for i in range(11)]
     requests[BAD] = pybeam.Request([9, 9, 9], prefix=[6], source_id=BAD, **fault.changes or {})
     return requests
 

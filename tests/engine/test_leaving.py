@@ -12,15 +12,18 @@ import torch
 
 import pybeam
 from pybeam import backends
+from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.engine import StreamOptions
 from pybeam.engine.failures import Interrupted, blamed, isolate
+from pybeam.engine.source import Source
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
+from pybeam.models.function import FunctionModel, FunctionSession
 from pybeam.request import Partial
 from support.laws import ALGORITHMS, SOURCES, CheckedEngine, decoded, essence, schedules
-from support.search_models import random_model
+from support.search_models import BOS, EOS, random_model
 
 BACKEND = "native" if "native" in backends.available() else "reference"
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=9), 3, 0.5)
@@ -207,6 +210,101 @@ def test_requests_in_order_are_taken_when_there_is_room_for_them(kind, num_left)
     run(pybeam.greedy(max_length=6), pybeam.Fifo(4), Noting([[1]] * 9, {}), endless)
     # four of them for six steps
     assert left[:7] == [9, *[num_left] * 6]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "num"),
+    [(Leavers, 20, 320), (Ordered, 3, 1), (Ordered, 5, 1), (Ordered, 9, 2), (Ordered, 80, 16)],
+)
+def test_a_window_is_sorted_unless_the_order_counts(kind, n, num):
+    """The longest sources come first, so that neighbours are alike."""
+    lengths = [1 + i % 3 for i in range(400)]
+    workspace = Workspace(random_model(1), pybeam.greedy(), backends.load("reference"))
+    admission = Admission(
+        kind([[1] * length for length in lengths], {}),
+        workspace,
+        pybeam.Fifo(n),
+        wants_log_probs=False,
+        wants_partials=False,
+    )
+    assert not list(admission.read(may_wait=True))
+    taken = []
+    while admission.next() is not None:
+        taken.append(admission.take().source_length)
+    assert taken == (sorted(lengths[:num], reverse=True) if kind is Leavers else lengths[:num])
+
+
+def test_what_groups_have_found_is_ranked():
+    """If a source leaves before its next group begins."""
+    groups = [
+        pybeam.Result(0, None, [pybeam.Hypothesis([i], score, score, True)], "max_length", 2, 3)
+        for i, score in enumerate([-3.0, -1.0, -2.0])
+    ]
+    source = Source(
+        index=0,
+        request=pybeam.Request([1]),
+        content=None,
+        algorithm=pybeam.greedy(),
+        source_length=1,
+        groups=groups,
+    )
+    result = source.failed(Interrupted())
+    assert [found.final_score for found in result.hypotheses] == [-1.0, -2.0, -3.0]
+    assert (result.stop_reason, result.steps, result.expansions) == ("interrupted", 6, 9)
+
+
+def test_nothing_is_certain_of_several_groups():
+    groups = pybeam.diverse(pybeam.fixed_beam(2, max_length=6), 3, 0.5)
+    arrivals = Leavers([[1]] * 3, {}, watch=Watch.BEST)
+    results, partials = run(groups, pybeam.Fifo(2), arrivals, random_model(5, 9))
+    assert len(results) == 3 and not partials
+
+
+class AllButTheLast(pybeam.Fifo):
+    """Keeps one source waiting, if there is another."""
+
+    moves_all = False
+
+    def plan(self, depth, num_rows, waited, limit=None):
+        return (num_rows > 0) & (torch.arange(len(depth)) < max(len(depth) - 1, 1))
+
+
+def test_all_that_moved_fail_with_a_step_that_cannot_be_undone_and_no_others():
+    """Although only one of them would fail alone."""
+    good, moved = random_model(7, eos_bonus=0.3), []
+
+    class Session(FunctionSession):
+        def advance(self, source, target):
+            if len(moved) == 2:
+                raise Gone
+
+    class Model(FunctionModel):
+        def session(self, backend):
+            return Session(self, backend)
+
+    def call(prefixes, lengths, source_ids):
+        moving = set(source_ids.tolist()) - {-1}
+        if len(moved) == 2 and moving == {min(moved[1])}:
+            raise Gone
+        moved.append(moving)
+        return good.fn(prefixes, lengths, source_ids)
+
+    algorithm = pybeam.fixed_beam(3, max_length=9)
+    requests = [pybeam.Request([1], source_id=i) for i in range(11)]
+    expected = decoded(good, algorithm, pybeam.Batch(1), BACKEND, requests)
+    model = Model(call, good.vocab_size, BOS, EOS)
+    results, _ = run(algorithm, AllButTheLast(4), Leavers(requests, {}), model)
+    failed = {index for index, result in results.items() if isinstance(result.error, Gone)}
+    assert failed == moved[1] and len(failed) == 3
+    for index in set(results) - failed:
+        assert essence([results[index]]) == essence([expected[index]])
+
+
+def test_all_pages_are_free_in_the_end():
+    model, stats = random_model(1, eos_bonus=-99.0), Stats()
+    workspace = Workspace(model, pybeam.fixed_beam(3, max_length=9), backends.load(BACKEND))
+    list(CheckedEngine(workspace, pybeam.Fifo(8), stats, StreamOptions()).stream([[1]] * 9))
+    assert stats.free_pages == stats.pages > 8
 
 
 def test_the_phases_of_a_request():

@@ -12,6 +12,7 @@ from pybeam import backends
 from pybeam.engine import room
 from pybeam.engine import workspace as workspaces
 from pybeam.engine.engine import Engine, StreamOptions
+from pybeam.engine.source import Source
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
@@ -130,6 +131,28 @@ def test_a_limit_of_memory_counts_the_pages_of_sources_of_any_length(monkeypatch
     )
     assert work.tree.max_pages == 1000 // (5 * 16)
     assert work.room.free_bytes(300) == 700
+    source = Source(
+        index=0,
+        request=pybeam.Request([1]),
+        content=None,
+        algorithm=pybeam.fixed_beam(3, max_length=4),
+        source_length=2,
+    )
+    # three rows of five tokens, which may begin within a page
+    assert work.room.max_bytes(source) == 5 * (2 * 16) + 7 * 2
+
+
+def test_a_slot_without_a_beam_is_released_where_the_session_has_room_for_it(monkeypatch):
+    """There may have been no memory."""
+    work, released = workspace(pybeam.greedy(max_length=4)), []
+    monkeypatch.setattr(work.session, "release", released.append)
+    (slot,) = work.take_slots(1)
+    work.free_slot(slot)
+    assert not released and work.slots.free == [slot]
+    work.room._reserve_session()
+    assert work.take_slots(1) == [slot]
+    work.free_slot(slot)
+    assert released == [[slot]] and work.slots.free == [slot]
 
 
 BACKEND = backends.load("native" if "native" in backends.available() else "reference")

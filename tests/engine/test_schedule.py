@@ -8,8 +8,7 @@ import torch
 
 import pybeam
 from pybeam.backends.arrays import INT_COLUMNS, NUM_REPORTED, RUNNING
-from pybeam.engine.cuda_graphs import bucket
-from pybeam.engine.live_sources import LiveSources, RunningMax
+from pybeam.engine.live_sources import LiveSources, RunningMax, bucket
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
 from pybeam.models import FunctionModel
@@ -48,6 +47,7 @@ def test_batch_of_tokens_takes_at_least_one():
 def test_streaming_moves_the_least_advanced():
     streaming = pybeam.Streaming(6, epsilon=0.5)
     assert plan(streaming, [4, 2, 2, 9], [1, 1, 1, 1]) == [1, 2]
+    assert not streaming.moves_all
     assert not streaming.refills(LoadLevel(4, 0, 0))
     assert streaming.refills(LoadLevel(3, 0, 0))
 

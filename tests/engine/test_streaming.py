@@ -34,6 +34,25 @@ def test_lists_come_out_one_by_one():
     assert closed == [True] * 2 and list(stream) == []
 
 
+def test_a_program_that_ends_closes_its_streams():
+    """Also if another thread reads one of them."""
+    closed = []
+
+    def lists(name):
+        try:
+            yield [1, 2]
+            if name == "read":
+                streaming._close_all()
+            yield [3]
+        finally:
+            closed.append((name, torch.is_inference_mode_enabled()))
+
+    streams = [Stream(lists(name), CPU) for name in ("left", "read")]
+    assert [next(stream) for stream in streams] == [1, 1]
+    assert list(streams[1]) == [2, 3]
+    assert closed == [("left", True), ("read", True)] and list(streams[0]) == []
+
+
 def test_seconds_are_those_of_the_work(monkeypatch):
     """A caller may take its time."""
     now, stats = [100.0], Stats()

@@ -102,7 +102,7 @@ class Results:
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Yield every mutant of a module, but those that can make no difference."""
     text = (ROOT / module).read_text("utf-8")
-    idle = [*_idle(ast.parse(text)), *_equivalent(module, text.splitlines())]
+    idle = list(_idle(ast.parse(text)))
     names = list(_compared_with_a_name(ast.parse(text)))
     nodes = list(ast_nodes(get_ast(text)))
     for name in operator_names():
@@ -111,7 +111,8 @@ def mutants_of(module: str) -> Iterator[Mutant]:
         if kind.arguments() or name in LEFT_OUT:
             continue
         positions = [at for node in nodes for at in kind().mutation_positions(node)]
-        kept = [*idle, *names] if name.endswith(ORDERS) else idle
+        kept = [*idle, *_equivalent(module, text.splitlines(), name)]
+        kept += names if name.endswith(ORDERS) else []
         for occurrence, (begin, end) in enumerate(positions):
             if not any(first <= begin and end <= last for first, last in kept):
                 yield Mutant(module, name, occurrence, begin[0])
@@ -130,9 +131,12 @@ def _idle(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
                 yield (found.lineno, found.col_offset), end
 
 
-def _equivalent(module: str, lines: list[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where a change makes no difference, as `equivalent_mutants.toml` says."""
-    begins = tuple(begin for reason in EQUIVALENT for begin in reason.get(module, []))
+def _equivalent(
+    module: str, lines: list[str], operator: str
+) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where a change by this operator makes no difference, as `equivalent_mutants.toml` says."""
+    reasons = (one for one in EQUIVALENT if operator.endswith(tuple(one.get("operators", [""]))))
+    begins = tuple(begin for reason in reasons for begin in reason.get(module, []))
     for number, line in enumerate(lines, 1):
         if begins and line.strip().startswith(begins):
             yield (number, 0), (number, len(line))

@@ -10,7 +10,8 @@ import pybeam
 from pybeam import compat, processors
 from pybeam.models import Settings
 from pybeam.models.settings import read_settings
-from pybeam.search.settings import applied
+from pybeam.processors.bans import SuppressSequences, SuppressTokens
+from pybeam.search.settings import FolderSequences, FolderTokens, applied, plain
 from support.search_models import random_model
 from support.tiny_models import favour_eos, tiny_model
 
@@ -296,3 +297,22 @@ def test_what_a_folder_bans_counts_from_the_start_token_as_generate_does():
     )
     chain = applied(pybeam.greedy(), model).processors
     assert len(chain) == 3 and all(one.counts_start for one in chain)
+    # EOS alone may be among them
+    assert chain[-1].spares_eos
+
+
+@pytest.mark.parametrize("most", [3, 4])
+def test_outputs_must_have_room_for_the_least_length_of_a_folder(most):
+    model = random_model(2, 9)
+    model.settings = Settings(min_length=4)
+    with pytest.raises(ValueError, match=f"`max_length` must be more than 4, .* but is {most};"):
+        applied(pybeam.greedy(max_length=most), model)
+    assert applied(pybeam.greedy(max_length=5), model).min_length == 4
+
+
+def test_bans_of_a_folder_are_those_of_an_algorithm_in_a_class_of_their_own():
+    assert plain(FolderTokens((3, 4), "logits")) == SuppressTokens((3, 4), "logits")
+    given = ((3, 4),), True, False, "logits"
+    assert plain(FolderSequences(*given)) == SuppressSequences(*given)
+    own = processors.suppress_tokens([3])
+    assert plain(own) is own and plain(len) is len

@@ -182,3 +182,28 @@ def test_wrong_arguments(options, message):
         decoder.alternatives([covered])
     with pytest.raises(ValueError, match="request 1 has a `target`"):
         decoder.alternatives([[1], pybeam.Request([1], target=[2])])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pybeam.limits.PrefixRule(in_length=True),
+        pybeam.limits.PrefixRule(in_limits=True),
+        pybeam.compat.ctranslate2.HardPrefix(),
+    ],
+)
+def test_a_prefix_that_counts_is_refused(rule):
+    with pytest.raises(ValueError, match="whose prefixes count for nothing, but `prefix` is"):
+        decoder = pybeam.Decoder(random_model(0), pybeam.fixed_beam(2, prefix=rule))
+        decoder.alternatives([[1]])
+
+
+def test_the_score_of_one_token_is_that_of_one_token():
+    """Also where there is room for no more, so that nothing is decoded behind it."""
+    algorithm = pybeam.fixed_beam(2, max_length=1, scoring=pybeam.scoring.gnmt(1.0))
+    (result,) = pybeam.Decoder(random_model(3, 9), algorithm).alternatives([[1]], 3)
+    for found in result.hypotheses:
+        one, two = (
+            algorithm.scoring.final_score(found.score, n, 1, has_ended=False) for n in (1, 2)
+        )
+        assert found.final_score == one != two

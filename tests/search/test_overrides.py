@@ -7,7 +7,7 @@ import torch
 
 import pybeam
 from pybeam.limits import PrefixRule, SourceLimit
-from pybeam.search.overrides import overridden
+from pybeam.search.overrides import for_target, overridden
 from support.search_models import EOS, random_model
 
 IN_LIMITS = {
@@ -102,3 +102,28 @@ def test_values_that_cannot_be_compared_are_refused_by_name(changes, error, mess
     assert good.error is None
     with pytest.raises(error, match=message):
         raise bad.error
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "rule", "room", "cut"),
+    [
+        (15, None, PrefixRule(), None, 15),
+        (15, 5, PrefixRule(), None, 5),
+        (15, None, IN_LIMITS["free"], None, 15 - 6),
+        (15, 9, IN_LIMITS["free"], 100, 9 - 6),
+        (SourceLimit(1.0, 1), None, PrefixRule(), None, 10),
+        (SourceLimit(1.0, 1), None, IN_LIMITS["free"], None, 10 - 6),
+        (None, None, PrefixRule(), 12, 12 - 6),
+        (None, None, IN_LIMITS["free"], 1000, 256),
+        (15, None, PrefixRule(), 12, 12 - 6),
+    ],
+)
+def test_a_target_has_room_for_one_token_more_unless_it_is_cut_there(own, asked, rule, room, cut):
+    algorithm = pybeam.fixed_beam(2, max_length=own, prefix=rule)
+    for num in (1, cut - 1, cut, cut + 1):
+        if room is not None and num > room - 6:
+            continue
+        request = pybeam.Request([1], prefix=[5] * 6, max_length=asked, target=[4] * (num - 1))
+        found = for_target(algorithm, request, room, source_length=9).max_length
+        expected = num if num == cut else num + 1
+        assert found == (expected if room is None else min(expected, room - 6))

@@ -8,7 +8,7 @@ import pytest
 
 import pybeam
 from support.beam_arrays import in_use
-from support.random_searches import ALGORITHMS, LENGTH, NUM_SLOTS, Searches
+from support.random_searches import ALGORITHMS, EMPTY, LENGTH, NUM_SLOTS, Searches
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,3 +92,15 @@ def test_growing_keeps_what_is_there(targets):
     after = [in_use(state) for state in searches.states]
     for first, *others in (before, after):
         assert all(other == first for other in others)
+
+
+def test_a_slot_without_rows_has_no_best_row():
+    searches = Searches(ALGORITHMS["held"], seed=9)
+    searches.open()
+    searches.step()
+    state = searches.states[0]
+    slots = list(range(1, EMPTY + 1))
+    has_rows = [int(state.beams.num_entries[slot]) > 0 for slot in slots]
+    assert len(set(has_rows)) == 2
+    best = state.best_rows(slots, LENGTH + 1)
+    assert [bool((line >= 0).any()) for line in best] == has_rows

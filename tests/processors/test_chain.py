@@ -1,0 +1,58 @@
+"""A chain of processors keeps prompts and parameters of requests, and computes in float32."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from pybeam import backends, processors
+from pybeam.models.rows import Rows
+from pybeam.processors.chain import ProcessorChain
+from support.processor_rows import START, processed, random_histories, rows_of
+
+V = 11
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logits_of_half_precision_are_made_float32_before_they_are_changed(dtype):
+    """Only what normalises them reads halves itself."""
+    torch.manual_seed(0)
+    histories = random_histories(random.Random(0), V)
+    logits = (3 * torch.randn(len(histories), V)).to(dtype)
+    chain = [processors.temperature(1.7), processors.eos_penalty(0.6)]
+    assert torch.equal(
+        processed(chain, logits, histories), processed(chain, logits.float(), histories)
+    )
+
+
+def test_prompts_are_as_long_as_they_are():
+    """Where others are longer, no token stands in front of them, and none in a list of fewer tokens."""
+    penalty = processors.repetition_penalty(2.0, counts_start=True)
+    prompts = [torch.tensor(ids) for ids in ([3, 4, 5, 6], [3])]
+    logits, rows = torch.ones(2, V), rows_of([[START], [START]])
+    chain = ProcessorChain([penalty], torch.device("cpu"), backends.load("reference"))
+    chain.reserve(*rows.tree.token.shape)
+    chain.open([1, 2], [(penalty,)] * 2, prompts)
+    rows = Rows(**{**vars(rows), "prompt": chain.prompts})
+    found = chain(torch.cat((logits, logits[:1])), rows)[:2]
+    assert [(line < line.max()).nonzero().flatten().tolist() for line in found] == [
+        [3, 4, 5, 6],
+        [3],
+    ]
+
+
+def test_a_request_has_a_shorter_list_than_the_one_before_it():
+    def banned(chain, rows) -> list[int]:
+        found = chain(torch.zeros(2, V), rows)[0]
+        return (found == -math.inf).nonzero().flatten().tolist()
+
+    build = processors.suppress_tokens
+    rows = rows_of([[START]])
+    chain = ProcessorChain([build([])], torch.device("cpu"), backends.load("reference"))
+    chain.reserve(*rows.tree.token.shape)
+    for tokens in ([2, 3, 4, 5], [6], []):
+        chain.open([1], [(build(tokens),)])
+        assert banned(chain, rows) == tokens
