@@ -107,6 +107,8 @@ def profile(**values: Any) -> int:
       model    one step of the decoder
       select   processors, and the best continuations
       commit   hypotheses and token trees brought up to date
+      replay   on a GPU with CUDA graphs: all from plan to report in one
+      report   what the step has done, read by the host
       close    results of sources that are done
       outside  the rest of the loop
 

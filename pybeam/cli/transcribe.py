@@ -82,8 +82,8 @@ def transcribe(**values: Any) -> int:
     Each recording becomes a line, in the order of the files; one that cannot be read leaves an empty
     line. With --format, Whisper models write transcripts with times, to stdout or, with --output-dir, into
     a file for each recording. Segments are written as they settle. Recordings may last a day, and all of them
-    share the batch. The search is
-    that of faster-whisper, unless an option beside --width, --patience and --length-penalty asks for another.
+    share the batch. The search is that of faster-whisper, unless an option beside --width, --patience and
+    --length-penalty asks for another.
 
     With --n-best 2 or more, --scores or --json, the hypotheses of the search are written, as lines
     `file ||| transcription ||| score`, files counted from 0, or as JSON. Whisper models then need --language
