@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pybeam.models.conformer.parts import Kernels, Part
+from pybeam.models.conformer.parts import Kernels
 from pybeam.models.linear import Linear
+from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.norms import Norm
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.models.conformer.attention import RelativeAttention, distances
-from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, Part, PlaneSubsampler
+from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, PlaneSubsampler
+from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.norms import Norm
 from pybeam.models.transformer.sources import SpeechSources

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from pybeam import backends
 from pybeam.backends import Backend
 from pybeam.models.conformer.config import KERNEL, STRIDE
 from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.norms import Norm
 
 # of a convolution over time: they stay in a cache while its weights pass
@@ -49,23 +49,6 @@ class Kernels:
         if self._backend is None:
             return F.silu(x)
         return self._backend.glu(torch.cat((x, x), dim=1))
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Tensors, and parts that a backend computes."""
-
-    def with_backend(self, backend: Backend) -> Self:
-        """Return the same part, computed by this backend module."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(
-            self,
-            **{
-                name: part.with_backend(backend)
-                for name, part in own.items()
-                if not isinstance(part, Tensor | float | int)
-            },
-        )
 
 
 @dataclass(frozen=True, slots=True)

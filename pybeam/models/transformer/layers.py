@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 TokenTable = Tensor | Quantised | PackedLinear
 
 
-class _Part:
-    """A dataclass of layers and norms."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A dataclass of layers, norms and other parts that a backend computes, beside numbers and tensors."""
 
     def with_backend(self, backend: Backend) -> Self:
         """Return the same part, computed by this backend module."""
-        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         changed = {
             name: part.with_backend(backend)
             for name, part in own.items()
             if hasattr(part, "with_backend")
         }
-        return replace(self, **changed)  # type: ignore[type-var]
+        return replace(self, **changed)
 
 
 # H heads of queries, G heads of keys and of values, D numbers a head, d hidden numbers, F inner ones
 @dataclass(frozen=True, slots=True)
-class Cross(_Part):
+class Cross(Part):
     """Attention over encoder states."""
 
     norms: Norms
@@ -49,7 +50,7 @@ class Cross(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer(_Part):
+class Layer(Part):
     """Attention, attention over encoder states in a decoder that has an encoder, and inner layers."""
 
     self_norms: Norms
