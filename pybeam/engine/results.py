@@ -151,9 +151,7 @@ class FinishedBatch(NamedTuple):
 
 def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
     """Whether a source that leaves has nothing but its best row to show, and that has a token of its own."""
-    if source.target or not source.allows_cuts:
-        return False
-    if not isinstance(error, Interrupted):
+    if source.target or not source.allows_cuts or not isinstance(error, Interrupted):
         return False
     return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
 

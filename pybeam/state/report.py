@@ -26,7 +26,6 @@ def column(name: str) -> slice:
 class Report(NamedTuple):
     """The numbers of some slots [A] after a step, as arrays on the host."""
 
-    num_free_pages: int
     reason: np.ndarray  # [A], into STOP_REASONS
     num_rows: np.ndarray  # [A]
     depth: np.ndarray  # [A], tokens after the start token
@@ -37,13 +36,14 @@ class Report(NamedTuple):
 
     def of(self, index: Sequence[int]) -> Report:
         """The part on the slots at these places."""
-        return Report(self.num_free_pages, *(column.take(index) for column in self[1:]))
+        return Report(*(column.take(index) for column in self))
 
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
         """Read a result of `BeamState.report`, for the first so many of its slots."""
+        # the first number is that of free pages, which belong to no slot
         lines = numbers[1:].reshape(-1, REPORTED)
-        return cls(int(numbers[0]), *lines[:num_slots].T)
+        return cls(*lines[:num_slots].T)
 
 
 class FinishedHypothesis(NamedTuple):
