@@ -104,7 +104,7 @@ def _read(
     name = "type" if own.config.get("rope_type") is None else "rope_type"
     kind = own.choice(name, "default", SCALINGS)
     # the first files of Phi-3 call it so
-    if kind == "yarn" and "short_factor" in own.config:
+    if kind == "yarn" and own.get("short_factor") is not None:
         kind = "longrope"
     if not may_be_partial:
         own.expect("partial_rotary_factor", (None, 1, 1.0))
