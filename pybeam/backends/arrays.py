@@ -259,7 +259,6 @@ class PlanRules(NamedTuple):
 class DraftTokens(NamedTuple):
     """The tokens that drafting must know."""
 
-    start_id: int
     eos_id: int
     vocab_size: int
 

@@ -51,7 +51,7 @@ class BeamFunctions(NamedTuple):
 class DraftFunctions(NamedTuple):
     """The kernels of sources that guess ahead. `torch_drafts` has the first, and says what they do."""
 
-    open: Callable[[TreeArrays, Beams, Drafts, Tensor, NewLines, DraftTokens], None]
+    open: Callable[[TreeArrays, Beams, Drafts, Tensor, NewLines, int, DraftTokens], None]
     commit: Callable[
         [TreeArrays, Beams, Drafts, Tensor, Survivors, Tensor | None, DraftTokens], None
     ]
@@ -155,14 +155,14 @@ class TensorDrafts(TensorBeams):
     ) -> None:
         super().__init__(functions, tree, beams, rules, active)
         self._draft_functions, self._drafts = draft_functions, drafts
-        self._tokens = DraftTokens(-1, rules.eos_ids[0], vocab_size)
+        self._tokens = DraftTokens(rules.eos_ids[0], vocab_size)
         self._no_row = torch.zeros(0, dtype=INT, device=self._device)
         self._rows: RowArrays | None = None
 
     def open(self, slots: list[int], ints: list[int], floats: list[float], start_id: int) -> None:
         slot, lines = new_lines(self._device, slots, ints, floats)
-        tokens = self._tokens._replace(start_id=start_id)
-        self._draft_functions.open(self._tree, self._beams, self._drafts, slot, lines, tokens)
+        given = slot, lines, start_id, self._tokens
+        self._draft_functions.open(self._tree, self._beams, self._drafts, *given)
 
     def read(self, slot: Tensor, num_rows: int) -> RowArrays:
         rows = super().read(slot, num_rows)

@@ -45,10 +45,11 @@ def draft_open(
     drafts: Drafts,
     slot: Tensor,
     lines: NewLines,
+    start_id: int,
     tokens: DraftTokens,
 ) -> None:
     """Start these empty slots [A] with the start token and guesses."""
-    beam_open(tree_append, tree, beams, slot, lines, tokens.start_id)
+    beam_open(tree_append, tree, beams, slot, lines, start_id)
     i = slot.long()
     none = torch.full((slot.numel(), beams.score.shape[1]), -1, dtype=INT, device=slot.device)
     _write_next_rows(tree, beams, drafts, i, none, tokens)

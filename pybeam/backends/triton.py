@@ -97,9 +97,10 @@ def draft_open(
     drafts: Drafts,
     slot: Tensor,
     lines: NewLines,
+    start_id: int,
     tokens: DraftTokens,
 ) -> None:
-    BEAM_FUNCTIONS.open(tree, beams, slot, lines, tokens.start_id)
+    BEAM_FUNCTIONS.open(tree, beams, slot, lines, start_id)
     draft_commit(tree, beams, drafts, slot, None, None, tokens)
 
 

@@ -1,4 +1,4 @@
-"""`Cells`: the cells that the rows of a step attend over, by source."""
+"""`Cells`: those of `pybeam.contracts`, which backends know, with ways to make them of the rows of a step."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import number, whole
+from pybeam.arguments import LARGEST, number, whole
 from pybeam.backends import Backend, load
 from pybeam.backends.torch_gumbel import GOLDEN, gumbel_noise, mixed
 from pybeam.models.rows import Rows
@@ -25,7 +25,7 @@ class Sample(Processor):
     def __post_init__(self) -> None:
         if self.temperature != 0:
             number("temperature", self.temperature, 0)
-        whole("seed", self.seed, 0, 2**63 - 1)
+        whole("seed", self.seed, 0, LARGEST)
 
     def parameters(self) -> tuple[Tensor, ...]:
         seed = torch.tensor(self.seed, dtype=torch.int64)
@@ -90,10 +90,7 @@ class Gumbel(Processor):
     state: ClassVar = (torch.int64, torch.float32)
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise TypeError(f"`seed` must be an int, but is {self.seed!r}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"`seed` must be 0 to 2**63 - 1, but is {self.seed}")
+        whole("seed", self.seed, 0, LARGEST)
 
     def parameters(self) -> tuple[Tensor, ...]:
         return (torch.tensor(self.seed, dtype=torch.int64),)

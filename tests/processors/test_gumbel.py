@@ -234,7 +234,11 @@ def test_banned_tokens_are_never_drawn(backend):
     ("build", "error", "message"),
     [
         (lambda: processors.gumbel(1.5), TypeError, "`seed` must be an int, but is 1.5"),
-        (lambda: processors.gumbel(-1), ValueError, r"`seed` must be 0 to 2\*\*63 - 1, but is -1"),
+        (
+            lambda: processors.gumbel(-1),
+            ValueError,
+            "`seed` must be 0 to 9223372036854775807, but is -1",
+        ),
         (lambda: processors.gumbel(2**63), ValueError, "`seed` must be 0 to"),
         (
             lambda: pybeam.greedy(processors=[processors.gumbel(), processors.eos_penalty(0.5)]),

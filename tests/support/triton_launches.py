@@ -143,7 +143,7 @@ def draft_launches(width: int, opens: bool) -> list[Launch]:
     tree, beams = beams_of(width)
     drafts = Drafts.empty(torch.device("cpu")).reserved(4, 9)
     survivors = tree_survivors(ints(9, 1), ints(9, 1), ints(9, 1).float())
-    given, tokens = None if opens else survivors, DraftTokens(0, EOS, VOCAB)
+    given, tokens = None if opens else survivors, DraftTokens(EOS, VOCAB)
     slot = torch.arange(3).int()
     return recorded(lambda: draft_commit(tree.arrays, beams, drafts, slot, given, None, tokens))
 

@@ -101,7 +101,7 @@ def replace_beam(
 
 @triton.jit
 def report_line(tree, p_ints, p_live, p_report, i_source):
-    """Write what the host must know of a source; see `pybeam.backends.Backend.beam_report`."""
+    """Write what the host must know of a source; see `BeamProgram.report`."""
     i_slot = tl.load(p_live + i_source).to(tl.int64)
     p_line = p_report + 1 + i_source * (NUM_REPORTED + 1)
     for column in tl.static_range(NUM_REPORTED):
