@@ -17,7 +17,7 @@ from torch import Tensor
 from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import DRAFT_COLUMNS, NULL_SLOT, RUNNING, Drafts
 from pybeam.backends.tensor_beams import given_tokens, select_rows
-from pybeam.backends.transfer import all_to_device, to_device
+from pybeam.backends.transfer import all_to_device
 from pybeam.contracts import PAGE_CELLS, Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
@@ -117,15 +117,16 @@ class DraftState(BeamState):
         arrays = self._arrays
         slots = [beam.slot for beam in beams]
         lines = arrays.new_lines(beams)
-        arrays.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
+        guesses = [beam.guesses for beam in beams]
+        longest = max(map(len, guesses))
+        if longest:
+            arrays.drafts = self.drafts.reserved(0, longest)
+            arrays.write(self.drafts.guess, slots, guesses, longest)
         draft_lines = []
         for beam in beams:
-            guesses, algorithm = list(beam.guesses), beam.algorithm
-            self.drafts.guess[beam.slot, : len(guesses)] = to_device(guesses, INT, arrays.device)
-            assert algorithm.draft is not None and isinstance(algorithm.max_length, int)
-            draft_lines.append(
-                algorithm.draft.line(algorithm.max_length, len(guesses), self._pad_id)
-            )
+            draft, max_length = beam.algorithm.draft, beam.algorithm.max_length
+            assert draft is not None and isinstance(max_length, int)
+            draft_lines.append(draft.line(max_length, len(beam.guesses), self._pad_id))
         ints = [[line[name] for name in DRAFT_COLUMNS] for line in draft_lines]
         slot, own = all_to_device((slots, ints), arrays.device)
         self.drafts.ints.index_copy_(0, slot.long(), own)

@@ -182,16 +182,16 @@ class LiveArrays:
         if not longest:
             return
         self.beams = self.beams.reserved(0, 0, longest)
-        self._write(self.beams.prefix, slots, given, longest)
+        self.write(self.beams.prefix, slots, given, longest)
 
     def _keep_early_widths(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         most = max(map(len, given))
         if not most:
             return
         self.beams = self.beams.reserved(0, 0, 0, most)
-        self._write(self.beams.early_width, slots, given, most)
+        self.write(self.beams.early_width, slots, given, most)
 
-    def _write(
+    def write(
         self, table: Tensor, slots: Sequence[int], given: Sequence[Sequence[int]], longest: int
     ) -> None:
         """Write numbers, up to `longest` for each slot, into a table [S, …]."""
