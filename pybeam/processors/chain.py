@@ -62,10 +62,11 @@ class ProcessorChain:
         self.columns: Columns | None = None
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
-        """Make room for that many slots and nodes per slot."""
-        for kept in self._processors:
-            kept.reserve(num_slots, num_nodes)
+        """Make room for that many slots and nodes per slot. If there is no memory, all is as before."""
+        larger = [kept.larger(num_slots, num_nodes) for kept in self._processors]
         self.prompts = resized(self.prompts, (num_slots, 0), -1)
+        for kept, (line, arrays) in zip(self._processors, larger, strict=True):
+            kept.replace(line, arrays)
         self._build()
 
     def open(
@@ -250,17 +251,22 @@ class _DeviceProcessor:
             return self._arrays
         return [self._shared.table, self._shared.line, *self._arrays]
 
-    def reserve(self, num_slots: int, num_nodes: int) -> None:
-        if self._shared is not None:
-            self._shared.reserve(num_slots)
+    def larger(self, num_slots: int, num_nodes: int) -> tuple[Tensor | None, list[Tensor]]:
+        """Return lines of slots, if they share some, and arrays, with room for so many slots and nodes."""
+        line = None if self._shared is None else resized(self._shared.line, (num_slots,))
+        arrays = list(self._arrays)
         for i in range(self._num_parameters):
-            array = self._arrays[i]
-            self._arrays[i] = resized(array, (num_slots, *array.shape[1:]), -1)
+            arrays[i] = resized(arrays[i], (num_slots, *arrays[i].shape[1:]), -1)
         if isinstance(self.processor, Processor) and self.processor.state:
             kept = len(self.processor.state)
-            self._arrays[-kept:] = [
-                resized(array, (num_slots, num_nodes)) for array in self._arrays[-kept:]
-            ]
+            arrays[-kept:] = [resized(array, (num_slots, num_nodes)) for array in arrays[-kept:]]
+        return line, arrays
+
+    def replace(self, line: Tensor | None, arrays: list[Tensor]) -> None:
+        """Take what `larger` has returned."""
+        self._arrays = arrays
+        if self._shared is not None and line is not None:
+            self._shared.line = line
 
     def forget(self, is_empty: Tensor, num_nodes: Tensor) -> None:
         parameters = self._arrays[: self._num_parameters]

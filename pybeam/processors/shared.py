@@ -18,7 +18,8 @@ class SharedLines:
 
     Attributes:
         table: [T, n], the tensors.
-        line: [S] int32, the line of every slot; line 0 is the algorithm's own tensor.
+        line: [S] int32, the line of every slot, to be replaced by a longer one; line 0 is the algorithm's own
+            tensor.
     """
 
     def __init__(self, own: Tensor, device: torch.device) -> None:
@@ -27,10 +28,6 @@ class SharedLines:
         self.line = torch.zeros(0, dtype=torch.int32, device=device)
         self._held = [own]  # of every line
         self._line_of: dict[int, int] = {}  # by slot
-
-    def reserve(self, num_slots: int) -> None:
-        """Make room for that many slots."""
-        self.line = resized(self.line, (num_slots,))
 
     def open(self, slots: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Give these slots the lines of their tensors."""

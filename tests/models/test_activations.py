@@ -30,9 +30,8 @@ EXACT = {
 }
 THREADS = (1, 2, 3, 5)
 BATCHES = (1, 7, 24)
-ODD = (
-    515  # with 24 sources of several rows, torch's functions would share such columns among threads
-)
+# with 24 sources of several rows, torch's functions would share such columns among threads
+ODD = 515
 TRANSFORMERS = ("m2m_100", "mbart", "bart", "marian", "fsmt")
 # kind and activation
 EVERY_MODEL = [

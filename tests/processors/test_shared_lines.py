@@ -13,7 +13,7 @@ def test_a_slot_sees_its_tensor_until_it_is_opened_again():
     rng, num_slots = random.Random(7), 6
     tensors = [torch.full((3,), i) for i in range(9)]
     shared = SharedLines(tensors[0], torch.device("cpu"))
-    shared.reserve(num_slots)
+    shared.line = torch.zeros(num_slots, dtype=torch.int32)
     own = {}
     for _ in range(200):
         slots = rng.sample(range(num_slots), rng.randint(1, num_slots))

@@ -7,7 +7,11 @@ from operator import is_
 import pytest
 
 import pybeam
-from support.beam_arrays import in_use
+from pybeam import backends
+from pybeam.backends.arrays import resized
+from pybeam.processors import chain
+from pybeam.state.beam_state import BeamState
+from support.beam_arrays import CPU, in_use
 from support.random_searches import ALGORITHMS, EMPTY, LENGTH, NUM_SLOTS, Searches
 
 
@@ -76,6 +80,32 @@ def test_what_could_not_grow_is_as_before(monkeypatch):
         state.reserve(NUM_SLOTS + 9, 70, LENGTH + 9)
     assert len(before) == len(state.buffers()) and all(map(is_, before, state.buffers()))
     state.reserve(NUM_SLOTS + 9, 70, LENGTH + 9)
+    assert not any(map(is_, before[:3], state.buffers()))
+
+
+def test_what_processors_could_not_grow_is_as_before(monkeypatch):
+    """Wherever memory ends: a kernel takes an array of a processor and one of the tree to have one shape."""
+    algorithm = pybeam.stochastic_beam(2, max_length=LENGTH)
+    state = BeamState(algorithm, (1,), backends.load("reference"), CPU)
+    state.reserve(2, 2, LENGTH)
+    before, num_left = state.buffers(), 0
+
+    def scarce(*given):
+        nonlocal num_left
+        num_left -= 1
+        if num_left < 0:
+            raise MemoryError
+        return resized(*given)
+
+    monkeypatch.setattr(chain, "resized", scarce)
+    # a seed, a hash and a total, then prompts
+    for most in range(4):
+        num_left = most
+        with pytest.raises(MemoryError):
+            state.reserve(9, 2, LENGTH + 9)
+        assert all(map(is_, before, state.buffers()))
+    num_left = 4
+    state.reserve(9, 2, LENGTH + 9)
     assert not any(map(is_, before[:3], state.buffers()))
 
 
