@@ -104,7 +104,8 @@ def draft_open(
     draft_commit(tree, beams, drafts, slot, None, None, tokens)
 
 
-draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DraftFunctions(draft_open, draft_commit))
+DRAFT_FUNCTIONS = DraftFunctions(draft_open, draft_commit)
+draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 
 layer_program = defaults.no_program
 adds_in_products = False

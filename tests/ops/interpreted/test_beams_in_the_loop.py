@@ -9,12 +9,12 @@ import pytest
 
 import pybeam
 from pybeam import backends
-from pybeam.backends.tensor_beams import TensorBeams
+from pybeam.backends.tensor_beams import TensorBeams, TensorDrafts
 from pybeam.engine.workspace import Workspace
 from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import random_model
 
-OWN = ("beam_plan", "draft_program", "tree_append", "skips_forced_logits")
+OWN = ("beam_plan", "tree_append", "skips_forced_logits")
 SCHEDULES = {
     "batch": pybeam.Batch(3),
     "streaming": pybeam.Streaming(4, 0.5, max_wait=2),
@@ -32,6 +32,7 @@ def triton_beams(device) -> SimpleNamespace:
     own = {name: getattr(triton, name) for name in OWN}
     functions = triton.BEAM_FUNCTIONS._replace(select=native.select, backtrace=native.backtrace)
     own["beam_program"] = partial(TensorBeams, functions)
+    own["draft_program"] = partial(TensorDrafts, functions, triton.DRAFT_FUNCTIONS)
     return SimpleNamespace(**{**vars(native), **own})
 
 
