@@ -88,7 +88,7 @@ def ask(http: httpx.Client, chance: random.Random) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 30))]
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))]
 )
 def test_no_body_is_a_mistake_of_ours(http, part):
     for seed in range(340 * part, 340 * (part + 1)):
