@@ -205,7 +205,9 @@ def select_rows(
     options = SelectOptions(capacity=1, eos_ids=rules.eos_ids, normalise=rules.normalise)
     if active.min_length:
         num_generated = position - beams.prefix_length[p]
-        options = options._replace(ban_eos=num_generated < beams.min_length[p])
+        # the token of a scored prefix has its log-prob from the best one, which may be EOS
+        ban = (num_generated >= 0) & (num_generated < beams.min_length[p])
+        options = options._replace(ban_eos=ban)
     if active.prefix:
         given = given_tokens(beams, p, position)
         options = options._replace(forced=torch.where(position < beams.scored_from[p], given, -1))

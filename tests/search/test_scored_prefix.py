@@ -186,3 +186,21 @@ def test_its_scores_do_not_depend_on_batch_mates(backend):
     log_probs = [result.hypotheses[0].log_probs[:3] for result in scored]
     found = decoded(model, algorithm, pybeam.Fifo(9), backend, requests, log_probs=True)
     assert [r.hypotheses[0].log_probs[:3] for r in found[::2]] == log_probs
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_guesses_are_as_exact_as_greedy_beside_one_that_may_not_end(seed):
+    """EOS is the best token of each prefix. A neighbour with `min_length` bans EOS in its own rows alone."""
+    model = random_model(seed, V, eos_bonus=4.0)
+    requests = [
+        pybeam.Request([1, 2], prefix=[6, 3], source_id=0),
+        pybeam.Request([2], prefix=[5], min_length=3, source_id=1),
+        pybeam.Request([1], prefix=[2, 4, 6], source_id=2),
+    ]
+    results = []
+    for algorithm in (pybeam.greedy(max_length=7), pybeam.jacobi(max_length=7)):
+        decoder = pybeam.Decoder(model, dataclasses.replace(algorithm, prefix=SCORED), log_probs=True)
+        alone = [decoder.decode([request])[0].hypotheses for request in requests]
+        assert [result.hypotheses for result in decoder.decode(requests)] == alone
+        results.append(alone)
+    assert results[0] == results[1]
