@@ -240,7 +240,7 @@ def inference_mode():
 def guard(monkeypatch):
     """Guards every step; counts steps, reports and results that the host reads."""
     counts = SimpleNamespace(steps=0, reads=0)
-    advance, wait = Engine._advance, transfer.HostCopy._wait
+    advance, numpy = Engine._advance, transfer.HostCopy.numpy
 
     def guarded(self):
         counts.steps += 1
@@ -249,12 +249,12 @@ def guard(monkeypatch):
 
     def counted(self):
         counts.reads += 1
-        wait(self)
+        return numpy(self)
 
     # as on a GPU
     monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
     monkeypatch.setattr(Engine, "_advance", guarded)
-    monkeypatch.setattr(transfer.HostCopy, "_wait", counted)
+    monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
     return counts
 
 

@@ -199,7 +199,9 @@ def test_guesses_are_as_exact_as_greedy_beside_one_that_may_not_end(seed):
     ]
     results = []
     for algorithm in (pybeam.greedy(max_length=7), pybeam.jacobi(max_length=7)):
-        decoder = pybeam.Decoder(model, dataclasses.replace(algorithm, prefix=SCORED), log_probs=True)
+        decoder = pybeam.Decoder(
+            model, dataclasses.replace(algorithm, prefix=SCORED), log_probs=True
+        )
         alone = [decoder.decode([request])[0].hypotheses for request in requests]
         assert [result.hypotheses for result in decoder.decode(requests)] == alone
         results.append(alone)
