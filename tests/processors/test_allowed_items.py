@@ -354,3 +354,11 @@ def test_what_is_left_after_a_ban_is_not_normalised_again(backend):
         [token] = found.tokens
         first, second = (next_logits(model, 0, tokens).log_softmax(0) for tokens in ([], [token]))
         assert found.score == pytest.approx(float(first[token] + second[EOS]), abs=1e-5)
+
+
+def test_what_stands_behind_it_is_heard():
+    items = allowed_items(pybeam.Catalogue.build([[5, 6], [7, 8]]))
+    for unlikely, likely in ((5, [7, 8]), (7, [5, 6])):
+        chain = [items, processors.suppress_tokens([unlikely], stage="log_probs")]
+        decoder = pybeam.Decoder(random_model(3, 9), pybeam.greedy(processors=chain))
+        assert decoder.decode([[1]])[0].hypotheses[0].tokens == likely

@@ -182,6 +182,16 @@ def test_a_class_that_does_something_else_has_not_the_edit_of_its_base():
     assert edit_of(Louder(0.5)) is None and edit_of(lambda logits, rows: logits) is None
 
 
+@pytest.mark.parametrize("start", [V, V + 3])
+def test_a_start_token_that_counts_must_be_one_of_the_vocabulary(start):
+    model = random_model(1, V)
+    model.start_id = start
+    with pytest.raises(ValueError, match=f"vocabulary, 0 to {V - 1}, .* starts with {start};"):
+        p.repetition_penalty(2, counts_start=True).check(model)
+    model.start_id = V - 1
+    p.repetition_penalty(2, counts_start=True).check(model)
+
+
 def test_a_start_token_beyond_the_vocabulary():
     chain = [p.repetition_penalty(2), p.no_repeat_ngram(1), p.suppress_sequences([[2, 3]])]
     decoder = pybeam.Decoder(Elsewhere(), pybeam.greedy(max_length=4, processors=chain))
