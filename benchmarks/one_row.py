@@ -96,10 +96,7 @@ def _greedy(model: Model, length: int) -> Decoding:
 
 def weight_bytes(model: Model) -> int:
     """The bytes of all weights that a step multiplies by, biases included."""
-    products = [model.output]
-    for layer in model.decoder.layers:
-        products += [layer.qkv, layer.self_out, layer.cross_query, layer.cross_out]
-        products += [layer.inner, layer.inner_out]
+    products = [model.output, *(part for layer in model.decoder.layers for part in layer.linears)]
     return sum(
         value.nbytes
         for product in products

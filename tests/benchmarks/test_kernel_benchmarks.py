@@ -30,10 +30,12 @@ SETTINGS = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products", "unw
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    # a process that pytest-xdist starts is none of its workers, in which nothing is timed
+    inherited = {n: value for n, value in os.environ.items() if not n.startswith("PYTEST_XDIST")}
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
     )
