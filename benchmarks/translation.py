@@ -280,8 +280,8 @@ class Products:
             for layer in model.decoder.layers:
                 layer.qkv(x)
                 layer.self_out(x)
-                layer.cross_query(x)
-                layer.cross_out(x)
+                layer.cross.query(x)
+                layer.cross.out(x)
                 layer.inner(x)
                 layer.inner_out(self._wide)
             model.output(x, memory)
