@@ -19,8 +19,7 @@ struct PyLayerProgram {
 };
 
 // LayerProgram(weights, inner_size, activation, is_gated, is_parallel, has_cross, epsilon,
-// num_heads,
-//              num_key_heads, head_size, scale, soft_cap, output_soft_cap, num_columns,
+//              num_heads, num_key_heads, head_size, scale, soft_cap, output_soft_cap, num_columns,
 //              embedding_scale, num_tokens, bias_origin, num_tables, window, rotary)
 inline PyObject* new_layer_program(PyTypeObject* type, PyObject* args, PyObject*) {
     return guarded([&]() -> PyObject* {

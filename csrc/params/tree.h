@@ -7,7 +7,7 @@
 
 namespace pybeam {
 
-// Cells of a page; `pybeam.ops.PAGE_CELLS`.
+// Cells of a page; `pybeam.contracts.PAGE_CELLS`.
 constexpr int kPageCells = 16;
 
 // Most rows that the masks of a tree can tell apart; `MASK_WIDTH` in Python.
