@@ -49,6 +49,8 @@ def pybeam(verbose: bool) -> None:
     pybeam convert --help       how to bring a model of another system
     pybeam profile --help       how to see where the time of a step goes
     pybeam info                 versions, devices, kernels: what this installation can do
+
+    -h in place of --help shows the common options alone.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")

@@ -99,7 +99,7 @@ class ServeOptions:
     model: tuple[str, ...] = option("[NAME=]DIR", (), required=True)
     config: str | None = option("FILE", is_eager=True, expose_value=False, callback=read_config)
     engines: Annotated[int, click.IntRange(1, 1024)] | None = option(
-        "N", shows=f"on a CPU one per thread, at most {MAX_ENGINES}; on a GPU 1"
+        "N", shows=f"on a CPU one per thread, at most {MAX_ENGINES}; on a GPU 1", is_common=True
     )
     api_key_file: str | None = option("FILE")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -114,6 +114,8 @@ SERVER = section(
     ServeOptions,
     Settings,
     names=SERVER_OPTIONS,
+    host={"is_common": True},
+    port={"is_common": True},
     otlp_endpoint={
         "envvar": [f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
         "callback": check_url,

@@ -38,8 +38,8 @@ class Speech:
         task: translate: into English, by Whisper models of many languages.
     """
 
-    language: str | None = option("CODE")
-    task: Literal["transcribe", "translate"] | None = option(shows="transcribe")
+    language: str | None = option("CODE", is_common=True)
+    task: Literal["transcribe", "translate"] | None = option(shows="transcribe", is_common=True)
 
 
 INPUT = (

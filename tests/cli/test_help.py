@@ -1,4 +1,4 @@
-"""Every help page, as it is seen."""
+"""Every help page, as it is seen, and the short ones."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from pybeam.cli import pybeam
+from pybeam.cli.options.sections import SectionCommand
 from support.golden import assert_golden
 
 PAGES = Path(__file__).parent / "help"
@@ -19,5 +20,21 @@ def test_help(name):
     assert_golden(PAGES / f"{name}.txt", shown.output)
 
 
+SHORT = sorted(
+    name
+    for name, command in pybeam.commands.items()
+    if isinstance(command, SectionCommand) and command.has_short_page
+)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_help(name):
+    shown = CliRunner().invoke(pybeam, [name, "-h"], prog_name="pybeam", terminal_width=100)
+    assert shown.exit_code == 0
+    assert_golden(PAGES / f"{name}-h.txt", shown.output)
+
+
 def test_there_is_a_page_for_each_command():
-    assert {path.stem for path in PAGES.iterdir()} == {"pybeam", *pybeam.commands}
+    short = {f"{name}-h" for name in SHORT}
+    assert {path.stem for path in PAGES.iterdir()} == {"pybeam", *pybeam.commands, *short}
+    assert {"translate", "transcribe", "serve"} <= {*SHORT}

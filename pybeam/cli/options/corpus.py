@@ -75,7 +75,7 @@ class CorpusOptions:
         force: Begin anew, and replace what the folder has of another run.
     """
 
-    output_dir: FilePath | None = option("DIR")
+    output_dir: FilePath | None = option("DIR", is_common=True)
     part_lines: Count | None = option("N", shows=str(PART_LINES))
     column: str | None = option("NAME")
     target_column: str | None = option("NAME")

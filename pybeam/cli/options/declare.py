@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from pybeam.cli.options.errors import flag
-from pybeam.cli.options.sections import Section
+from pybeam.cli.options.sections import Option, Section
 
 Kind = TypeVar("Kind")
 # an attribute in a docstring without its margin, with the lines that belong to it
@@ -61,8 +61,9 @@ def option(metavar: str | None = None, default: Any = None, **facts: Any) -> Any
     Args:
         metavar: stands for a value in the help.
         default: of the field. None and (): the option is not given. A tuple is given many times.
-        facts: `flag`: its name, if that is not the field's. `shows`: the default as the help has it. Others
-            are those of `click.Option`, or a dataclass reads them itself from the field's metadata.
+        facts: `flag`: its name, if that is not the field's. `shows`: the default as the help has it.
+            `is_common`: whether `-h` lists it. Others are those of `click.Option`, or a dataclass reads them
+            itself from the field's metadata.
     """
     return field(default=default, metadata={"metavar": metavar, **facts})
 
@@ -78,7 +79,7 @@ def section(
         names: the fields that are wanted, in this order; none: all.
         changes: facts of an option that are different here, such as its `help`; None leaves the option out.
     """
-    found: dict[str, click.Option] = {}
+    found: dict[str, Option] = {}
     for kind in kinds:
         # there is no docstring with `python -OO`
         helps = dict(ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
@@ -93,7 +94,7 @@ def section(
     return Section(title, [found[name] for name in names or found])
 
 
-def _click_option(one: Field[Any], hint: Any, facts: dict[str, Any]) -> click.Option:
+def _click_option(one: Field[Any], hint: Any, facts: dict[str, Any]) -> Option:
     declaration = facts.get("flag", flag(one.name))
     default = facts.pop("default", one.default)
     kind, is_switch = _parameter_type(hint), "/" in declaration
@@ -106,7 +107,7 @@ def _click_option(one: Field[Any], hint: Any, facts: dict[str, Any]) -> click.Op
         settings["default"] = default
     settings["show_default"] = facts.get("shows", settings.get("default") is not None)
     settings |= {name: value for name, value in facts.items() if name not in OWN_FACTS}
-    return click.Option([declaration, one.name], **settings)
+    return Option([declaration, one.name], **settings)
 
 
 def _parameter_type(hint: Any) -> Any:

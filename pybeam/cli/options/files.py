@@ -33,8 +33,8 @@ class ModelOptions:
     """
 
     model_dirs: tuple[FilePath, ...] = option("DIR", (), flag="--model", required=True)
-    source_lang: str | None = option("CODE")
-    target_lang: str | None = option("CODE")
+    source_lang: str | None = option("CODE", is_common=True)
+    target_lang: str | None = option("CODE", is_common=True)
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ class FileOptions:
             never lost.
     """
 
-    input_paths: tuple[PathOrDash, ...] = option("FILE", ("-",), flag="--input", shows=False)
-    target_paths: tuple[PathOrDash, ...] = option("FILE", (), flag="--target")
-    output_path: PathOrDash = option("FILE", "-", flag="--output", shows=False)
+    input_paths: tuple[PathOrDash, ...] = option(
+        "FILE", ("-",), flag="--input", shows=False, is_common=True
+    )
+    target_paths: tuple[PathOrDash, ...] = option("FILE", (), flag="--target", is_common=True)
+    output_path: PathOrDash = option("FILE", "-", flag="--output", shows=False, is_common=True)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class FormOptions:
     """
 
     has_scores: bool = option(default=False, flag="--scores")
-    is_json: bool = option(default=False, flag="--json")
+    is_json: bool = option(default=False, flag="--json", is_common=True)
     has_alignment: bool = option(default=False, flag="--alignment")
     quiet: bool = False
 

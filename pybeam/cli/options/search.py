@@ -84,12 +84,13 @@ class Search:
     """The algorithm, and when it stops.
 
     Attributes:
-        algorithm: greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. variable: a
-            beam that --threshold keeps narrow where the model is sure; the choice for a wide beam. shrinking:
-            a finished hypothesis leaves its place empty. optimal: like fixed, but stops a line when nothing
-            can beat what has finished. huang: the same as its paper has it, where places of finished
-            hypotheses stay empty for a step. jacobi, gauss-seidel-jacobi, hybrid-jacobi, adaptive-jacobi:
-            greedy's output, many tokens guessed and checked in one step.
+        algorithm: How to search, such as greedy, fixed or variable. greedy: fastest, one hypothesis. fixed:
+            beam search as other toolkits do it. variable: a beam that --threshold keeps narrow where the
+            model is sure; the choice for a wide beam. shrinking: a finished hypothesis leaves its place
+            empty. optimal: like fixed, but stops a line when nothing can beat what has finished. huang: the
+            same as its paper has it, where places of finished hypotheses stay empty for a step. jacobi,
+            gauss-seidel-jacobi, hybrid-jacobi, adaptive-jacobi: greedy's output, many tokens guessed and
+            checked in one step.
         width: Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable.
             128,256,512: 128 after the first token, 256 after the second, 512 from then on; for fixed,
             variable and optimal.
@@ -104,11 +105,13 @@ class Search:
         ended_only: Whether hypotheses that are cut at --max-length may be written.
     """
 
-    algorithm: Algorithm | None = option("NAME", shows=DEFAULT_ALGORITHM)
-    width: Widths | None = option("K[,K...]", shows=str(DEFAULT_WIDTH), takers=BEAMS)
-    n_best: NumOutputs | None = option("N", shows="1")
+    algorithm: Algorithm | None = option("NAME", shows=DEFAULT_ALGORITHM, is_common=True)
+    width: Widths | None = option(
+        "K[,K...]", shows=str(DEFAULT_WIDTH), takers=BEAMS, is_common=True
+    )
+    n_best: NumOutputs | None = option("N", shows="1", is_common=True)
     min_length: Whole | None = option("TOKENS", shows="0")
-    max_length: Count | None = option("TOKENS", shows="256, or the model's limit")
+    max_length: Count | None = option("TOKENS", shows="256, or the model's limit", is_common=True)
     stop: StopRule | None = option(
         "RULE", shows="count; optimal and huang have their own", takers=FREE_TO_STOP
     )
@@ -153,7 +156,7 @@ class Ranking:
     """
 
     length_penalty: float | None = option(
-        "A", shows="length_penalty of generation_config.json, else 1"
+        "A", shows="length_penalty of generation_config.json, else 1", is_common=True
     )
     scoring: str | None = option("RULE")
 

@@ -69,7 +69,7 @@ class DeviceOptions:
 
     Attributes:
         threads: CPU threads.
-        device: cpu, cuda, cuda:1, ...; auto: a GPU if there is one.
+        device: Where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one.
         dtype: Type of the weights: float32, bfloat16, float16, int8 or float8_e4m3fn; auto: float32 on a CPU,
             the file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are float32 even
             so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only CPUs have, is the
@@ -83,10 +83,12 @@ class DeviceOptions:
             (see `pybeam info`).
     """
 
-    threads: Annotated[int, click.IntRange(1, 1024)] | None = option("N", shows="torch's choice")
-    device: str = option("NAME", "auto")
+    threads: Annotated[int, click.IntRange(1, 1024)] | None = option(
+        "N", shows="torch's choice", is_common=True
+    )
+    device: str = option("NAME", "auto", is_common=True)
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn"] = option(
-        "TYPE", "auto"
+        "TYPE", "auto", is_common=True
     )
     cross_cache_dtype: Literal["auto", "float32", "bfloat16"] = option("TYPE", "auto")
     check_finite: bool = option(default=True, flag="--check-finite/--no-check-finite")

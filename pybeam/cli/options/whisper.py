@@ -83,11 +83,11 @@ class WhisperOptions:
     """
 
     forms: tuple[Literal["txt", "srt", "vtt", "tsv", "json"], ...] = option(
-        default=(), flag="--format"
+        default=(), flag="--format", is_common=True
     )
-    timestamps: Literal["none", "segment", "word"] | None = option(shows="segment")
+    timestamps: Literal["none", "segment", "word"] | None = option(shows="segment", is_common=True)
     windows: Literal["sequential", "batched"] | None = option(shows="sequential")
-    has_vad: bool = option(default=False, flag="--vad")
+    has_vad: bool = option(default=False, flag="--vad", is_common=True)
     vad_threshold: Probability | None = option("P", shows="0.5")
     vad_min_silence: NotNegative | None = option(
         "SECONDS", shows=f"2, or {WINDOW_PAUSE} with --windows batched"
