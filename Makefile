@@ -39,7 +39,7 @@ help:
 	@echo "make edge      run the programs of examples/onnx, in C++ and in a page, and compare them with pybeam; needs npm, cmake,"
 	@echo "               Chromium and its driver; ONNXRUNTIME=FOLDER is an unpacked archive of ONNX Runtime"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
-	@echo "make wheel     build source distribution and wheel into dist/, and audit them; make wheel-test tries the wheel beside"
+	@echo "make wheel     build source distributions and wheels into dist/, and audit them; make wheel-test tries the wheel beside"
 	@echo "               several versions of torch (TORCHES=\"2.11.0 ...\") and Python (VERSIONS=\"3.11 ...\"), gigabytes each"
 	@echo "make release-check  say what a release still lacks; CHECKS=\"NAME ...\" for some of the checks alone"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
@@ -273,10 +273,10 @@ $(VENV)/.stamp-tools: $(VENV)/.stamp-torch
 	@$(PIP) ninja "setuptools>=77" wheel numpy
 	@touch $@
 
-$(BUILT): $(VENV)/.stamp-tools pyproject.toml packages/client/pyproject.toml $(wildcard setup.py) $(SOURCES)
+$(BUILT): $(VENV)/.stamp-tools pyproject.toml $(wildcard packages/*/pyproject.toml) $(wildcard setup.py) $(SOURCES)
 	@echo "[4/4] compiling the C++ kernels and installing pybeam (about a minute)"
 	@$(PIP) -e ".[$(EXTRAS)]" --no-build-isolation
-	@$(PIP) -e packages/client --no-build-isolation
+	@$(PIP) -e packages/client -e packages/examples --no-build-isolation
 	@$(BIN)/pybeam info
 	@touch $@
 

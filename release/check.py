@@ -108,7 +108,7 @@ def check_docs() -> str:
 
 
 def check_wheel() -> str:
-    """Both packages are built, and the wheel serves every Python and torch."""
+    """All packages are built, and the wheel serves every Python and torch."""
     return run("make", "wheel").strip().splitlines()[-1]
 
 

@@ -3,9 +3,10 @@
     python -m release.wheel_test [--wheel FILE] [--torch 2.11.0 ...] [--python 3.11 ...]
 
 Every pair gets a fresh environment, which is deleted afterwards: torch as pip finds it (several
-gigabytes of CUDA libraries each, on Linux), then the wheel, then the demo and the tests of
-release/smoke.txt. Prints the matrix, and writes it to benchmarks/results/wheel.json. A version of
-Python that this machine lacks is a row of its own.
+gigabytes of CUDA libraries each, on Linux), then the wheel and that of the example models, then
+README's first program, the demo and the tests of release/smoke.txt. Prints the matrix, and writes
+it to benchmarks/results/wheel.json. A version of Python that this machine lacks is a row of its
+own.
 """
 
 from __future__ import annotations
@@ -98,12 +99,15 @@ def tried(wheel: Path, python: str, torch: str) -> dict:
             run([*pip, "--no-cache-dir", f"torch=={torch}"], env, folder)
             row["step"] = "install"
             begin = time.perf_counter()
-            run([*pip, "--only-binary=:all:", wheel], env, folder)
+            run([*pip, "--only-binary=:all:", wheel, *examples(wheel.parent)], env, folder)
             row["install seconds"] = round(time.perf_counter() - begin, 1)
             row["step"] = "import"
             row |= json.loads(run([bin_ / "python", "-c", IMPORTS], env, folder).splitlines()[-1])
             if not row.pop("pybeam").startswith(folder):
                 raise Failure("another pybeam was imported than the one that was installed")
+            row["step"] = "first program"
+            if examples(wheel.parent):
+                run([bin_ / "python", "-c", first_program()], env, folder)
             row["step"] = "demo"
             run([bin_ / "python", ROOT / "examples" / "demo.py"], env, folder)
             run([bin_ / "pybeam", "info"], env, folder)
@@ -115,6 +119,17 @@ def tried(wheel: Path, python: str, torch: str) -> dict:
         except (Failure, subprocess.TimeoutExpired) as error:
             row["error"] = str(error)
     return row
+
+
+def examples(dist: Path) -> list[Path]:
+    """The wheel of the example models, if `make wheel` has built it there."""
+    return sorted(dist.glob("pybeam_search_examples-*.whl"))
+
+
+def first_program() -> str:
+    """The first program of README.md."""
+    _, _, rest = (ROOT / "README.md").read_text("utf-8").partition("```python\n")
+    return rest.partition("```")[0]
 
 
 def smoke() -> list[str]:
@@ -150,7 +165,8 @@ def main() -> int:
     parser.add_argument("--python", nargs="+", default=PYTHONS, metavar="VERSION")
     parser.add_argument("--output", type=Path, default=RECORD, metavar="FILE")
     options = parser.parse_args()
-    wheels = [options.wheel] if options.wheel else sorted((ROOT / "dist").glob("*.whl"))
+    built = (ROOT / "dist").glob("pybeam_search-*.whl")
+    wheels = [options.wheel] if options.wheel else sorted(built)
     if len(wheels) != 1:
         parser.error(
             f"there must be one wheel in dist/, but there are {len(wheels)}: run `make wheel`"

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from release import check, oldest, wheel_test
+from release import check, oldest, wheel, wheel_test
 from support.paths import ROOT
 
 
@@ -73,6 +73,15 @@ def test_the_oldest_packages_are_read_from_pyproject():
     for wrong in ("numpy", "numpy>=1,<3", "numpy~=1.2"):
         with pytest.raises(SystemExit, match="must be of the form name>=version"):
             oldest.oldest([wrong])
+
+
+def test_a_wheel_that_is_too_large(tmp_path):
+    for name, size in (("search", 5_000_000), ("search_examples", 5_000_001), ("search_client", 1)):
+        (tmp_path / f"pybeam_{name}-1.2.3-py3-none-any.whl").write_bytes(b"0" * size)
+    assert [*wheel.too_large(tmp_path)] == []
+    (tmp_path / "pybeam_search-1.2.3-py3-none-any.whl").write_bytes(b"0" * 5_000_001)
+    [problem] = wheel.too_large(tmp_path)
+    assert problem.startswith("pybeam_search-1.2.3") and "more than 5000000" in problem
 
 
 def test_smoke_tests_are_there():
