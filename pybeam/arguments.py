@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from torch import Tensor
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MAX_EOS = 8
 # of an array on a device, and of any number that C++ is given
 LARGEST_INT32, LARGEST = 2**31 - 1, 2**63 - 1
+_WIDTH = ("width", "search=pybeam.fixed_beam(5)", "algorithm=pybeam.fixed_beam(5)")
+# their names, and our arguments that do the same: the first that a function has is meant
+PEERS: dict[str, tuple[str, ...]] = {
+    "batch_size max_batch_size": ("schedule=pybeam.Fifo(64)",),
+    "beam_size num_beams beam beam_width": _WIDTH,
+    "compute_type torch_dtype precision": ("dtype",),
+    "device_map": ("device",),
+    "early_stopping": ("stop",),
+    "length_penalty lenpen len_pen alpha": ("scoring=pybeam.scoring.power(1.0)",),
+    "max_new_tokens max_decoding_length max_len max_len_b": ("max_length",),
+    "min_new_tokens min_decoding_length min_len": ("min_length",),
+    "no_repeat_ngram_size": ("processors=[pybeam.processors.no_repeat_ngram(3)]",),
+    "num_hypotheses num_return_sequences": ("n_best",),
+    "repetition_penalty": ("processors=[pybeam.processors.repetition_penalty(1.2)]",),
+    "src_lang source_language": ("source_lang", "source"),
+    "tgt_lang target_language target_prefix": ("target_lang", "target"),
+}
 
 
 class ArgumentError(ValueError):
@@ -33,6 +56,37 @@ class ArgumentError(ValueError):
 
     def __str__(self) -> str:
         return f"`{self.name}` {self.problem}"
+
+
+def names_checked(function: Callable[P, T], known: Sequence[str] | None = None) -> Callable[P, T]:
+    """A decorator: a call with an argument that does not exist raises TypeError with the nearest one.
+
+    `known` are its arguments, if its signature does not say so.
+    """
+    names = known or [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for given in kwargs:
+            if given not in names:
+                called = function.__qualname__.removesuffix(".__init__")
+                near = _meant_by(given, names) or get_close_matches(given, names, n=1)
+                hint = f" Did you mean `{near[0]}`?" if near else ""
+                listed = ", ".join(names)
+                raise TypeError(f"`{given}` is no option of {called}().{hint} There are: {listed}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _meant_by(name: str, known: Sequence[str]) -> list[str]:
+    """Return our arguments for another system's, among those that a function has."""
+    return [
+        ours
+        for theirs, all_of_ours in PEERS.items()
+        for ours in all_of_ours
+        if name in theirs.split() and ours.partition("=")[0] in known
+    ]
 
 
 def real(name: str, value: Any, expected: str = "a number") -> None:

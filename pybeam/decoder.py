@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pybeam import backends
-from pybeam.arguments import check_list, whole
+from pybeam.arguments import check_list, names_checked, whole
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.fit import check_ends, check_kinds, check_longest
@@ -74,6 +74,7 @@ class Decoder(InProcess):
         ValueError, TypeError: options do not fit together.
     """
 
+    @names_checked
     def __init__(
         self,
         model: Model,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, names_checked
 from pybeam.backends.memory import on_host
 from pybeam.models.checkpoint import Checkpoint, is_quantised
 from pybeam.models.conformer.config import ConformerConfig
@@ -49,6 +49,7 @@ DTYPES = {
 }
 
 
+@names_checked
 @on_host()
 def load_model(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

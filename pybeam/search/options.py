@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, ParamSpec, TypedDict
 
+from pybeam.arguments import names_checked
 from pybeam.limits import PrefixRule, SourceLimit
 from pybeam.processors.base import AnyProcessor
 from pybeam.scoring import Scoring
@@ -88,13 +87,7 @@ def documented(
         own = [one for one in signature.parameters.values() if one.kind != one.VAR_KEYWORD]
         known = [*(one.name for one in own), *names]
 
-        @functools.wraps(build)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
-            for name in kwargs:
-                if name not in known:
-                    raise TypeError(_unknown(name, build.__name__, known))
-            return build(*args, **kwargs)
-
+        checked = names_checked(build, known=known)
         options = [
             inspect.Parameter(
                 name,
@@ -112,12 +105,6 @@ def documented(
         return checked
 
     return decorate
-
-
-def _unknown(name: str, function: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean `{near[0]}`?" if near else ""
-    return f"`{name}` is no option of {function}().{hint} There are: {', '.join(known)}"
 
 
 def processor_tuple(processors: Sequence[AnyProcessor]) -> tuple[AnyProcessor, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 
 import pytest
 
@@ -62,6 +63,29 @@ def test_an_option_that_does_not_exist_is_named_with_the_nearest(search):
     assert str(error.value).startswith(message)
     known = str(error.value).removeprefix(message).split(", ")
     assert known == [*inspect.signature(search).parameters]
+
+
+@pytest.mark.parametrize(
+    ("call", "ours"),
+    [
+        (lambda: pybeam.fixed_beam(beam_size=5), "width"),
+        (lambda: pybeam.greedy(num_return_sequences=2), "n_best"),
+        (lambda: pybeam.fixed_beam(5, length_penalty=1.0), "scoring=pybeam.scoring.power(1.0)"),
+        (lambda: pybeam.Decoder(None, num_beams=5), "algorithm=pybeam.fixed_beam(5)"),
+        (lambda: pybeam.Decoder(None, None, batch_size=8), "schedule=pybeam.Fifo(64)"),
+        (lambda: pybeam.load_model("DIR", compute_type="int8"), "dtype"),
+        (lambda: pybeam.load_model("DIR", dtyp="int8"), "dtype"),
+    ],
+)
+def test_names_of_other_systems_are_answered_with_ours(call, ours):
+    with pytest.raises(TypeError, match=re.escape(f"Did you mean `{ours}`? There are: ")):
+        call()
+
+
+def test_a_call_with_names_that_exist_is_as_ever():
+    assert list(inspect.signature(pybeam.Decoder).parameters)[:2] == ["model", "algorithm"]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"):
+        pybeam.load_model()
 
 
 def test_given_options_stay_as_they_are():
