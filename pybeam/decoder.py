@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -24,6 +25,8 @@ from pybeam.search.algorithms import Algorithm
 
 if TYPE_CHECKING:
     from pybeam.engine.request_queue import RequestQueue
+
+log = logging.getLogger(__name__)
 
 OnError = Literal["raise", "return"]
 
@@ -151,6 +154,8 @@ class Decoder(InProcess):
             if not (isinstance(processor, Processor) and processor.can_capture):
                 # a caller who asks for graphs may know that this one can be captured, so do not refuse
                 obstacles.append(f"{processor!r} may not be captured")
+        if graphs is None and obstacles and self.model.device.type == "cuda":
+            log.info("steps are not captured as CUDA graphs: %s", obstacles[0])
         return not obstacles if graphs is None else graphs
 
     def decode(

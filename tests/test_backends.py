@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import warnings
 from types import SimpleNamespace
@@ -92,8 +93,10 @@ def test_absent_kernels_have_a_reason_and_a_remedy(files, error, why, tmp_path):
     assert "run `make build`" in absent.reason(error, package)
 
 
-def test_decoding_without_kernels_warns_once(monkeypatch):
-    for cached in (backends.load, backends.available, backends._warn_without_kernels):
+def test_decoding_without_kernels_warns_once(monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, logger="pybeam")
+    cached_ones = (backends._warn_without_kernels, backends._log_fallback)
+    for cached in (backends.load, backends.available, *cached_ones):
         cached.cache_clear()
     monkeypatch.delitem(sys.modules, "pybeam.backends.native", raising=False)
     monkeypatch.setitem(sys.modules, "pybeam._C", None)
@@ -105,6 +108,7 @@ def test_decoding_without_kernels_warns_once(monkeypatch):
             warnings.simplefilter("error")
             pybeam.Decoder(model, pybeam.greedy())
             pybeam.Decoder(model, pybeam.greedy(), backend="reference")
+        assert caplog.text.count("falling back to plain torch, which is slow: ") == 1
     finally:
         monkeypatch.undo()
         for cached in (backends.load, backends.available):

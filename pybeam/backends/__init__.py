@@ -288,8 +288,15 @@ def resolve(name: str, device: torch.device) -> Backend:
         return load(name)
     try:
         return load("triton" if device.type == "cuda" else "native")
-    except ValueError:
+    except ValueError as error:
+        _log_fallback(str(error))
         return load("reference")
+
+
+@cache
+def _log_fallback(reason: str) -> None:
+    """Log it, once per process."""
+    log.warning("falling back to plain torch, which is slow: %s", reason)
 
 
 @cache
