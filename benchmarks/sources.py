@@ -15,6 +15,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "corpus": (*SEARCH, "pybeam/corpus"),
     "e2e": SEARCH,
     "ensemble": SEARCH,
+    "first-output": ("packages/examples", "pyproject.toml", "pybeam/models", "pybeam/__init__.py"),
     "forecast": (*SEARCH, "triton_kernels", "benchmarks/gpu"),
     "gpu-bench": (*SEARCH, "triton_kernels", "csrc/cuda"),
     "huggingface": SEARCH,
