@@ -125,3 +125,14 @@ def test_a_missing_triton_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ValueError, match=r"pip install 'pybeam-search\[gpu\]'"):
         backends.load("triton")
+
+
+def test_the_log_says_why_steps_are_not_captured(caplog):
+    decoder = pybeam.Decoder(random_model(1), pybeam.greedy())
+    decoder.model = SimpleNamespace(
+        device=torch.device("cuda"), can_capture=False, why_not_captured="its steps ask Python"
+    )
+    with caplog.at_level(logging.INFO, logger="pybeam"):
+        assert not decoder._decide_on_graphs(None) and not decoder._decide_on_graphs(False)
+    said = "steps are not captured as CUDA graphs: its steps ask Python"
+    assert [record.getMessage() for record in caplog.records] == [said]

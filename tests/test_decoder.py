@@ -1,9 +1,7 @@
 """Callers rely on this: results, limits, overrides, errors of single requests, streaming, statistics."""
 
-import logging
 import math
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -223,8 +221,8 @@ def test_bad_options_are_refused(build, message):
         (lambda: Stop(patience="2"), "`patience` must be a number or None"),
         (lambda: pybeam.scoring.power("1"), "`alpha` must be a number, but is '1'"),
         (
-            lambda: pybeam.fixed_beam(3, lenpen=1),
-            "`lenpen` is no option of fixed_beam(). There are: width, n_best, min_length",
+            lambda: pybeam.fixed_beam(3, colour=1),
+            "`colour` is no option of fixed_beam(). There are: width, n_best, min_length",
         ),
         (lambda: pybeam.greedy(width=3), "`width` is no option of greedy()"),
         (lambda: pybeam.fixed_beam(5, nbest=3), "fixed_beam(). Did you mean `n_best`? There are"),
@@ -391,14 +389,3 @@ def test_a_hypothesis_that_cannot_be_made_fails_its_request_alone(monkeypatch):
     first, second, third = decoder().decode([[1], [2], [3]], on_error="return")
     assert isinstance(second.error, KeyError) and not second.hypotheses
     assert first.hypotheses and third.hypotheses and first.error is third.error is None
-
-
-def test_the_log_says_why_steps_are_not_captured(caplog):
-    decoder = pybeam.Decoder(random_model(1), pybeam.greedy())
-    decoder.model = SimpleNamespace(
-        device=torch.device("cuda"), can_capture=False, why_not_captured="its steps ask Python"
-    )
-    with caplog.at_level(logging.INFO, logger="pybeam"):
-        assert not decoder._decide_on_graphs(None) and not decoder._decide_on_graphs(False)
-    said = "steps are not captured as CUDA graphs: its steps ask Python"
-    assert [record.getMessage() for record in caplog.records] == [said]
