@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pybeam import diversity as diversity
     from pybeam import drafts as drafts
     from pybeam import export as export
+    from pybeam import hub as hub
     from pybeam import inspect as inspect
     from pybeam import limits as limits
     from pybeam import models as models
@@ -94,6 +95,7 @@ _MODULES = (
     "diversity",
     "drafts",
     "export",
+    "hub",
     "inspect",
     "limits",
     "models",

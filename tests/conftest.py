@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 # before the library is loaded, and for the processes that tests start
 os.environ.setdefault("PYBEAM_POISON", "1")
+# no test asks the real hub
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
-import re
 import shutil
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +15,9 @@ from torch import Tensor
 
 from pybeam.export.folders import check_output, complete_folder
 from pybeam.export.kaldi import normalisation
-from pybeam.models.tensor_files import NAMES, TensorWriter
+from pybeam.export.pickled import read_pickle
+from pybeam.models.checkpoint import FLOATS
+from pybeam.models.tensor_files import TensorWriter
 from pybeam.text.characters import read_dictionary
 
 CHECKPOINT, STATISTICS, DICTIONARY = "model.pth.tar", "cmvn.ark", "dict.txt"
@@ -68,7 +67,7 @@ def convert_fireredasr(directory: str | os.PathLike[str], output: str | os.PathL
     of the encoder's feed-forwards are multiplied into their second matrices.
 
     The checkpoint is a pickle, which could run code. So torch's restricted reader opens it
-    (``weights_only=True``), and beside tensors it makes nothing but an `argparse.Namespace`, in which the
+    (``weights_only=True``), if beside tensors it names nothing but an `argparse.Namespace`, in which the
     sizes are. Any other file is refused. FireRedASR2-AED has the same layout; its layer for points in time
     is left out.
 
@@ -121,22 +120,7 @@ def _check_files(source: Path) -> None:
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
     """Return the sizes by the checkpoint's names, and the tensors."""
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            package = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-            )
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f" (it names {named[1]})" if named else ""
-        raise ValueError(
-            f"{path} must hold tensors and an argparse.Namespace alone{reason}; anything else in a "
-            "pickle can run code, so it was not opened"
-        ) from None
-    # whatever the restricted reader meets in a pickle that is damaged, such as an empty stack
-    except Exception as error:
-        kind = type(error).__name__
-        raise ValueError(f"{path} is not a sound checkpoint of torch: {kind}: {error}") from error
+    package = read_pickle(path, also=[argparse.Namespace])
     held = package if isinstance(package, dict) else {}
     arguments, weights = held.get("args"), held.get("model_state_dict")
     if not isinstance(arguments, argparse.Namespace) or not isinstance(weights, Mapping):
@@ -178,7 +162,7 @@ def _check_tensors(
         found = weights.get(name)
         if found is None:
             raise ValueError(f"`{name}` is missing in {path}; do its `args` belong to its weights?")
-        if found.shape != stored.shape or found.dtype not in NAMES or found.dtype == torch.int8:
+        if found.shape != stored.shape or found.dtype not in FLOATS:
             raise ValueError(
                 f"`{name}` in {path} must be floats {list(stored.shape)}, but is {found.dtype} "
                 f"{list(found.shape)}; do its `args` belong to its weights?"

@@ -13,6 +13,21 @@ from pybeam.arguments import ArgumentError
 
 log = logging.getLogger(__name__)
 
+# files whose place is taken where a model is written anew
+WEIGHTS = (
+    *(".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".ckpt"),
+    *(".h5", ".msgpack", ".onnx", ".onnx.data", ".ot", ".gguf"),
+)
+
+
+def other_files(directory: Path) -> list[Path]:
+    """Return the files of a model's folder that hold no weights."""
+    return [
+        path
+        for path in sorted(directory.iterdir())
+        if path.is_file() and not path.name.startswith(".") and not path.name.endswith(WEIGHTS)
+    ]
+
 
 def check_output(target: Path) -> None:
     """Raise ValueError if there is something in the folder, or something else in its place."""

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from pybeam.backends.packing import quantise
-from pybeam.export.folders import check_output, complete_folder
+from pybeam.export.folders import check_output, complete_folder, other_files
 from pybeam.models.checkpoint import QUANTISATION, SCALE, Checkpoint, is_quantised
 from pybeam.models.loading import load_checkpoint
 from pybeam.models.onnx import DECODER
@@ -21,12 +21,6 @@ from pybeam.text.json_files import read_json
 
 if TYPE_CHECKING:
     from pybeam.models.tensor_files import StoredTensor
-
-# files of weights are not copied: the new one takes their place
-WEIGHTS = (
-    *(".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".ckpt"),
-    *(".h5", ".msgpack", ".onnx", ".onnx.data", ".ot", ".gguf"),
-)
 
 
 def quantize(
@@ -61,18 +55,12 @@ def quantize(
     # the model itself says which tensors are matrices, and that all of them are sound
     _, checkpoint = load_checkpoint(source, torch.device("cpu"), torch.int8)
     with complete_folder(target) as unfinished:
-        _copy_other_files(source, unfinished)
+        for path in other_files(source):
+            shutil.copyfile(path, unfinished / path.name)
         config = read_json(source / "config.json") | {"quantization_config": QUANTISATION}
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (unfinished / "config.json").write_text(text, encoding="utf-8")
         _write_weights(checkpoint, unfinished / "model.safetensors", progress)
-
-
-def _copy_other_files(source: Path, target: Path) -> None:
-    for path in sorted(source.iterdir()):
-        is_hidden, is_weight = path.name.startswith("."), path.name.endswith(WEIGHTS)
-        if path.is_file() and not is_hidden and not is_weight:
-            shutil.copyfile(path, target / path.name)
 
 
 def _write_weights(checkpoint: Checkpoint, path: Path, progress: bool) -> None:

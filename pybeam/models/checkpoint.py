@@ -22,15 +22,19 @@ SCALE = ".scale"
 # in config.json of a directory that `pybeam.quantize` has written
 QUANTISATION = {"quant_method": "pybeam", "dtype": "int8"}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-# tensors that may be ignored: duplicates of tied tables, tables computed from a formula, version marks
-HARMLESS = (
+# tables that may be one: those that read tokens, and then output layers
+TIED = (
     "shared.weight",
-    "lm_head.weight",
-    "embed_out.weight",
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
+    "lm_head.weight",
+    "embed_out.weight",
     "decoder.output_projection.weight",
     "proj_out.weight",
+)
+# tensors that may be ignored: duplicates of tied tables, tables computed from a formula, version marks
+HARMLESS = (
+    *TIED,
     "encoder.embed_positions.weight",
     "decoder.embed_positions.weight",
     "encoder.embed_positions.weights",
@@ -72,6 +76,22 @@ def is_quantised(directory: Path) -> bool:
     return True
 
 
+def shards_of(index: Path) -> dict[Path, list[str]]:
+    """Return the shards that an index names, and the names of the tensors in each, both in order.
+
+    Raises:
+        ValueError: the index is no table of names, or names files elsewhere.
+    """
+    shard_of = read_json(index).get("weight_map")
+    if not isinstance(shard_of, dict) or not shard_of:
+        raise ValueError(f"{index} must have a `weight_map` from names to files")
+    names_of: dict[Path, list[str]] = {}
+    for raw in sorted(shard_of):
+        path = named_file(index.parent, shard_of[raw], f"`weight_map` in {index}")
+        names_of.setdefault(path, []).append(raw)
+    return {path: names_of[path] for path in sorted(names_of)}
+
+
 class Checkpoint:
     """Named tensors of `model.safetensors` or of the shards of `model.safetensors.index.json`.
 
@@ -103,16 +123,9 @@ class Checkpoint:
             return stored_tensors(single)
         if not index.exists():
             self._refuse()
-        shard_of = read_json(index).get("weight_map")
-        if not isinstance(shard_of, dict) or not shard_of:
-            raise ValueError(f"{index} must have a `weight_map` from names to files")
         found = {}
-        names_of: dict[Path, list[str]] = {}  # file -> names of its tensors
-        for raw, name in shard_of.items():
-            path = named_file(self.directory, name, f"`weight_map` in {index}")
-            names_of.setdefault(path, []).append(raw)
-        for path in sorted(names_of):
-            held, own = self._held(path), sorted(names_of[path])
+        for path, own in shards_of(index).items():
+            held = self._held(path)
             lost = [raw for raw in own if raw not in held]
             if lost:
                 raise ValueError(f"{path} must hold `{lost[0]}`, says {index.name}, but does not")
@@ -144,9 +157,10 @@ class Checkpoint:
         )
         if pickles:
             raise ValueError(
-                f"weights must be in model.safetensors, but {self.directory} has only "
-                f"{pickles[0]}, which is not read because such files can run code; convert it "
-                "once with transformers: `from_pretrained(path).save_pretrained(path)`"
+                f"weights must be in model.safetensors, but {self.directory} has only {pickles[0]}, which is "
+                "not read here because such files can run code; `pybeam.load` and `pybeam.hub.fetch` convert "
+                "pytorch_model.bin once, and transformers converts others: "
+                "`from_pretrained(path).save_pretrained(path)`"
             )
         raise ValueError(
             f"neither model.safetensors nor model.safetensors.index.json is in {self.directory}; "

@@ -165,7 +165,8 @@ def load_tokenizer(
     directory = Path(path)
     if not directory.is_dir():
         raise FileNotFoundError(
-            f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
+            f"`path` must be a directory with a Hugging Face model, but none is at {directory}; "
+            "`pybeam.load` takes a name on the hub, too, and `pybeam.hub.fetch` gives its directory"
         )
     with blaming(directory):
         files = _Files(directory)

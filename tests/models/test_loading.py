@@ -328,7 +328,7 @@ def test_pickles_are_refused_unread(directory):
 
     (directory / "model.safetensors").unlink()
     (directory / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(ValueError, match=r"has only pytorch_model.bin, .*run code; convert it"):
+    with pytest.raises(ValueError, match=r"has only pytorch_model.bin, .*run code; `pybeam.load"):
         load_model(directory)
 
 

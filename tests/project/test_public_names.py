@@ -17,6 +17,7 @@ MODULES = (
     "diversity",
     "drafts",
     "export",
+    "hub",
     "inspect",
     "limits",
     "models",

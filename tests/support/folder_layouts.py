@@ -194,11 +194,11 @@ def lost_shard(directory: Path) -> None:
 CONVERTED = "must hold config.json and model.safetensors, but holds "
 REFUSED: dict[str, tuple[str, Rewrite]] = {
     "`pytorch_model.bin` alone": (
-        "has only pytorch_model.bin, .* can run code; convert it once with transformers",
+        "has only pytorch_model.bin, .* can run code; `pybeam.load` and `pybeam.hub.fetch` convert",
         without_weights("pytorch_model.bin"),
     ),
     "shards of `pytorch_model.bin`": (
-        "has only pytorch_model-00001-of-00002.bin, .* convert it once",
+        "has only pytorch_model-00001-of-00002.bin, .* convert pytorch_model.bin once",
         without_weights("pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"),
     ),
     "a clone without the files of git-lfs": (

@@ -15,6 +15,7 @@ MODULES = [
     pybeam.diversity,
     pybeam.drafts,
     pybeam.export,
+    pybeam.hub,
     pybeam.inspect,
     pybeam.limits,
     pybeam.models,

@@ -186,7 +186,8 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> T
     path = directory / "config.json"
     if not directory.is_dir():
         raise FileNotFoundError(
-            f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
+            f"`path` must be a directory with a Hugging Face model, but none is at {directory}; "
+            "`pybeam.load` takes a name on the hub, too, and `pybeam.hub.fetch` gives its directory"
         )
     config = read_json(path)
     generation = read_generation(directory, eos_id)
