@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from pybeam.cli.loading import model_folders
 from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.declare import option, section, take
 from pybeam.cli.options.errors import as_failures
-from pybeam.cli.options.files import FormOptions, OneModel
+from pybeam.cli.options.files import FormOptions, ModelOptions, OneModel
 from pybeam.cli.options.search import PROCESSORS, PRUNING, RECIPE, SCORING, SEARCH
 from pybeam.cli.options.sections import SectionCommand
 
@@ -46,14 +47,16 @@ DIRECTORY = click.Argument(["directory"], metavar="DIR", type=click.Path())
         section(
             "Files",
             OneModel,
+            ModelOptions,
             OutputOptions,
+            names=["model_dir", "revision", "output"],
             output={"help": "Folder to write to; made if it is not there."},
         ),
         # what a graph can express
         *(SEARCH, PRUNING, SCORING, RECIPE, PROCESSORS),
     ],
 )
-def export_onnx(model_dir: str, output: str, **values: Any) -> None:
+def export_onnx(model_dir: str, revision: str | None, output: str, **values: Any) -> None:
     """Write a model as ONNX graphs, float32.
 
     encoder.onnx and decoder.onnx are what `pybeam translate --model` and `pybeam transcribe --model` run
@@ -76,6 +79,7 @@ def export_onnx(model_dir: str, output: str, **values: Any) -> None:
     import pybeam
     from pybeam.models.transformer.sources import SpeechSources
 
+    [model_dir] = model_folders([model_dir], revision)
     algorithm = _algorithm(model_dir, values)
     with as_failures():
         # `export_onnx` refuses what it cannot write

@@ -31,7 +31,7 @@ UNCOMPARED = {
     for kind in (FileOptions, CorpusOptions, ClusterOptions, ScheduleOptions, WhisperOptions)
     for one in fields(kind)
 } - {"column", "target_column"}
-UNCOMPARED |= {"model_dirs", "names", "threads", "check_finite", "quiet"}
+UNCOMPARED |= {"model_dirs", "revision", "names", "threads", "check_finite", "quiet"}
 # between two lines of progress, where there is no terminal
 SECONDS = 30.0
 

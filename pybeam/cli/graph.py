@@ -8,6 +8,7 @@ from typing import Annotated
 
 import click
 
+from pybeam.cli.loading import model_folders
 from pybeam.cli.options.declare import option, section
 from pybeam.cli.options.errors import as_failures
 from pybeam.cli.options.files import ModelOptions, OneModel
@@ -38,13 +39,21 @@ class GraphOptions:
             OneModel,
             ModelOptions,
             GraphOptions,
-            names=["model_dir", "output_path", "source_lang", "target_lang", "max_length"],
+            names=[
+                "model_dir",
+                "revision",
+                "output_path",
+                "source_lang",
+                "target_lang",
+                "max_length",
+            ],
         )
     ],
 )
 @click.argument("text")
 def graph(
     model_dir: str,
+    revision: str | None,
     text: str,
     output_path: str,
     source_lang: str | None,
@@ -66,6 +75,7 @@ def graph(
 
     if Path(output_path).suffix not in FORMATS:
         raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {output_path}")
+    [model_dir] = model_folders([model_dir], revision)
     with as_failures():
         model = pybeam.load_model(model_dir, device="cpu")
         if model.takes_features:

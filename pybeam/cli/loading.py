@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pybeam.cli.options.algorithm import SEARCH_NAMES, AlgorithmOptions
 from pybeam.cli.options.declare import given, take
-from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.cli.options.errors import EXPECTED, as_failures, as_usage_errors, message_of
 from pybeam.cli.options.files import ModelOptions
 from pybeam.cli.options.speed import DeviceOptions, ScheduleOptions
 
@@ -50,16 +50,20 @@ class Setup(ModelOptions):
             device=take(DeviceOptions, values),
         )
 
+    @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the models. Raises ClickException if one cannot be had."""
+        return model_folders(self.model_dirs, self.revision)
+
     @property
     def first_dir(self) -> str:
         """Return the directory whose tokenizer and settings are used."""
-        return self.model_dirs[0]
+        return self.folders[0]
 
     def load_tokenizer(self) -> Tokenizer:
         """Load the tokenizer. Raises ClickException if it cannot be read."""
         import pybeam
 
-        check_directories(self.model_dirs)
         with as_failures():
             return pybeam.load_tokenizer(
                 self.first_dir, source_lang=self.source_lang, target_lang=self.target_lang
@@ -68,7 +72,8 @@ class Setup(ModelOptions):
     def by_device(self) -> list[Setup]:
         """Return these options for each of the devices, which commas separate."""
         names = self.device.device.split(",")
-        return [replace(self, device=replace(self.device, device=name.strip())) for name in names]
+        here = replace(self, model_dirs=self.folders, revision=None)
+        return [replace(here, device=replace(self.device, device=name.strip())) for name in names]
 
     def load_model(self) -> Model:
         """Load the model, or the ensemble. Raises ClickException if it cannot be read."""
@@ -76,13 +81,12 @@ class Setup(ModelOptions):
 
         import pybeam
 
-        check_directories(self.model_dirs)
         options = dict(vars(self.device))
         threads, _ = options.pop("threads"), options.pop("backend")
         if threads is not None:
             torch.set_num_threads(threads)
         with as_failures():
-            model = pybeam.load_model(self.model_dirs, **options)
+            model = pybeam.load_model(self.folders, **options)
         with as_usage_errors():
             return model.without(*self.algorithm.without)
 
@@ -122,8 +126,19 @@ class Setup(ModelOptions):
             return pybeam.Decoder(model, algorithm, self.schedule, self.device.backend, **wants)
 
 
-def check_directories(model_dirs: Sequence[str]) -> None:
-    """Raise ClickException if one of these folders of models does not exist."""
-    for directory in model_dirs:
-        if not Path(directory).is_dir():
-            raise click.ClickException(f"--model {directory}: there is no such folder")
+def model_folders(names: Sequence[str], revision: str | None = None) -> tuple[str, ...]:
+    """Return the folders of models, of which some are names on the hub and are downloaded.
+
+    Raises ClickException for a folder that does not exist and a download that fails.
+    """
+    from pybeam.hub import fetch
+
+    context = click.get_current_context(silent=True)
+    is_quiet = context is not None and context.params.get("quiet", False)
+    folders = []
+    for name in names:
+        try:
+            folders.append(str(fetch(name, revision=revision, progress=not is_quiet)))
+        except EXPECTED as error:
+            raise click.ClickException(f"--model {name}: {message_of(error)}") from error
+    return tuple(folders)

@@ -172,7 +172,7 @@ class Run:
 
         setup, form = self.setup, self.form
         return Job(
-            setup.model_dirs,
+            setup.folders,
             algorithm,
             task,
             Form(form.has_scores, form.is_json, form.has_alignment),

@@ -37,7 +37,7 @@ JSON = (
     ],
 )
 def score(**values: Any) -> int:
-    """Score translations with a model that is loaded from DIR.
+    """Score translations with a model that is loaded from a folder or the hub.
 
     The command writes one number per line of the input: the log-probability of the line of the same number
     in --target, its end included, normalised by --length-penalty. Output of `pybeam translate --scores`

@@ -17,6 +17,7 @@ from pybeam.cli.loading import Setup
 from pybeam.cli.options.corpus import ClusterOptions
 from pybeam.cli.options.declare import Parsed, option, section, take
 from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.files import ModelOptions
 from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
@@ -83,8 +84,9 @@ class ServeOptions:
     """The options of a server beside its `Settings` and the search.
 
     Attributes:
-        model: Folder with config.json, model.safetensors and the tokenizer's files; may be given many times.
-            NAME is what requests call it; by default the folder's. A NAME that ends in es-en says that it
+        model: Folder with config.json, model.safetensors and the tokenizer's files, or a name on the Hugging
+            Face hub (owner/name); may be given many times. NAME is what requests call it; by default the last
+            part of the folder's name or of that on the hub. A NAME that ends in es-en says that it
             translates from es to en, if the model's files name no languages.
         config: TOML file with these options, without the dashes: `port = 80`, `model = ["es-en=DIR"]`. The
             command line and the environment go before it.
@@ -96,7 +98,7 @@ class ServeOptions:
         log_level: What to log, to stderr, as JSON. Texts are never logged.
     """
 
-    model: tuple[str, ...] = option("[NAME=]DIR", (), required=True)
+    model: tuple[str, ...] = option("[NAME=]MODEL", (), required=True)
     config: str | None = option("FILE", is_eager=True, expose_value=False, callback=read_config)
     engines: Annotated[int, click.IntRange(1, 1024)] | None = option(
         "N", shows=f"on a CPU one per thread, at most {MAX_ENGINES}; on a GPU 1", is_common=True
@@ -106,12 +108,13 @@ class ServeOptions:
 
 
 SERVER_OPTIONS = (
-    *("model", "host", "port", "config", "engines", "api_key_file", "cors_origins"),
+    *("model", "revision", "host", "port", "config", "engines", "api_key_file", "cors_origins"),
     *("allowed_hosts", "keep_alive", "shutdown_timeout", "log_level", "otlp_endpoint"),
 )
 SERVER = section(
     "Server",
     ServeOptions,
+    ModelOptions,
     Settings,
     names=SERVER_OPTIONS,
     host={"is_common": True},

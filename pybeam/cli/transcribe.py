@@ -15,7 +15,7 @@ import click
 
 from pybeam.cli import signals
 from pybeam.cli.files import open_input
-from pybeam.cli.loading import check_directories
+from pybeam.cli.loading import model_folders
 from pybeam.cli.options.corpus import PART_RECORDINGS, corpus_section
 from pybeam.cli.options.declare import option, refuse, section, take
 from pybeam.cli.options.errors import as_failures
@@ -52,7 +52,7 @@ FILES = section(
     ModelOptions,
     FileOptions,
     Speech,
-    names=["model_dirs", "input_paths", "output_path", "language", "task"],
+    names=["model_dirs", "revision", "input_paths", "output_path", "language", "task"],
     input_paths={"help": INPUT},
 )
 # a window of 30 seconds takes as much memory as hundreds of lines of text
@@ -73,7 +73,7 @@ WINDOWS_AT_ONCE = 16
 )
 @click.argument("names", metavar="[SOUND]...", nargs=-1, type=click.Path())
 def transcribe(**values: Any) -> int:
-    """Transcribe sound files with a speech model that is loaded from DIR.
+    """Transcribe sound files with a speech model that is loaded from a folder or the hub.
 
     WAV files with 16-bit samples, one channel and the model's sampling rate are read as they are. Other WAV
     files, FLAC, MP3, Ogg, AAC, MP4, MOV, Matroska and WebM are decoded and resampled, which needs the package
@@ -119,7 +119,8 @@ def transcribe(**values: Any) -> int:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
         values["names"] = _with_stdin(values["names"], stack)
-        check_directories(values["model_dirs"])
+        values["model_dirs"] = model_folders(values["model_dirs"], values["revision"])
+        values["revision"] = None
         reason = _needs_hypotheses(values, whisper)
         if reason is None:
             return _transcripts(values, whisper, speech)

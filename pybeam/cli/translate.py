@@ -25,7 +25,7 @@ FORM = section("Form of the output", FormOptions)
     sections=[text_files(), UNITS, corpus_section(), *SECTIONS, SPEED, FORM],
 )
 def translate(**values: Any) -> int:
-    """Translate lines of text with a model that is loaded from DIR.
+    """Translate lines of text with a model that is loaded from a folder or the hub.
 
     Translations come out in the order of the input, each as soon as it and all before it are
     known. Empty lines stay empty. With --n-best 2 or more, each hypothesis is a line
@@ -39,6 +39,7 @@ def translate(**values: Any) -> int:
     \b
     Examples:
       pybeam translate --model examples/models/bible-es-en < in.es > out.en
+      pybeam translate --model Helsinki-NLP/opus-mt-es-en --input in.es --output out.en
       pybeam translate --model DIR --input in.es --output out.en --width 10
       pybeam translate --model DIR --algorithm variable --width 5 --threshold 1.6 \\
           --max-candidates 3 < in.es

@@ -43,8 +43,8 @@ def test_every_name_is_an_option_of_ours_and_none_of_theirs_is():
 
 
 def test_a_missing_folder_comes_before_its_options(capsys):
-    assert main(["transcribe", "--model", "nowhere", "--format", "srt", "a.wav"]) == 1
-    assert "--model nowhere: there is no such folder" in capsys.readouterr().err
+    assert main(["transcribe", "--model", "./nowhere", "--format", "srt", "a.wav"]) == 1
+    assert "--model ./nowhere: there is no such folder" in capsys.readouterr().err
 
 
 def test_settings_of_the_folder_and_without_them(tmp_path, capfd):

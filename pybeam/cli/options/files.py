@@ -15,10 +15,11 @@ class OneModel:
     """The model of a command that takes one.
 
     Attributes:
-        model_dir: Folder with config.json, model.safetensors and the tokenizer's files.
+        model_dir: Folder with config.json, model.safetensors and the tokenizer's files, or a name on the
+            Hugging Face hub (owner/name).
     """
 
-    model_dir: FilePath = option("DIR", flag="--model", required=True)
+    model_dir: FilePath = option("MODEL", flag="--model", required=True)
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,16 @@ class ModelOptions:
     """The models of a command, and the languages of the text.
 
     Attributes:
-        model_dirs: Folder with config.json, model.safetensors and the tokenizer's files. Given several times:
-            an ensemble, the mean of the models' probabilities; the first one's tokenizer is used.
+        model_dirs: Folder with config.json, model.safetensors and the tokenizer's files, or a name on the
+            Hugging Face hub (owner/name), from where it is downloaded once. Given several times: an ensemble,
+            the mean of the models' probabilities; the first one's tokenizer is used.
+        revision: Branch, tag or commit of a model on the hub; by default its main branch.
         source_lang: Language of the input as the model names it, for multilingual models (NLLB: spa_Latn).
         target_lang: Language of the output, likewise (NLLB: eng_Latn).
     """
 
-    model_dirs: tuple[FilePath, ...] = option("DIR", (), flag="--model", required=True)
+    model_dirs: tuple[FilePath, ...] = option("MODEL", (), flag="--model", required=True)
+    revision: str | None = option("REVISION")
     source_lang: str | None = option("CODE", is_common=True)
     target_lang: str | None = option("CODE", is_common=True)
 
@@ -85,5 +89,13 @@ QUIET = section("Form of the output", FormOptions, names=["quiet"])
 
 def text_files(*more: str) -> Section:
     """Return the section for lines of text; `more` stand before what is written."""
-    names = ("model_dirs", "input_paths", *more, "output_path", "source_lang", "target_lang")
+    names = (
+        "model_dirs",
+        "revision",
+        "input_paths",
+        *more,
+        "output_path",
+        "source_lang",
+        "target_lang",
+    )
     return section("Files", ModelOptions, FileOptions, names=names)
