@@ -259,7 +259,8 @@ def load(name: str) -> Backend:
             importlib.import_module("pybeam.backends.triton_interpreter").take_computed_ranges()
         return cast(Backend, importlib.import_module(f"pybeam.backends.{name}"))
     except ImportError as error:
-        remedy = "; run `pip install 'pybeam-search[gpu]'`" if error.name == "triton" else ""
+        is_triton = (error.name or "").partition(".")[0] == "triton"
+        remedy = "; run `pip install 'pybeam-search[gpu]'`" if is_triton else ""
         raise ValueError(f"backend {name!r} is not available: {error}{remedy}") from error
 
 

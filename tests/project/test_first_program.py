@@ -43,14 +43,25 @@ def python(tmp_path) -> Path:
     """The Python of a new environment, which has the packages of this one, but not pybeam."""
     venv.create(tmp_path / "venv", symlinks=True)
     [site] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
-    # a path in such a file does not lead on to those in other ones, such as the clone's
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "pybeam" not in path.name:
+            (site / path.name).symlink_to(path)
     return tmp_path / "venv" / "bin" / "python"
 
 
 @pytest.mark.slow
 def test_the_first_program_runs_where_nothing_but_pybeam_was_installed(wheels, python, tmp_path):
-    install = ("-m", "pip", "--python", python, "install", "--no-index", "--find-links", wheels)
+    install = (
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-index",
+        "--find-links",
+        wheels,
+    )
     subprocess.run([sys.executable, *install, "pybeam-search[examples]"], check=True, env=offline())
     [first, *_] = [one for one in blocks_of(ROOT / "README.md") if one.language == "python"]
     assert first.code == wheel_test.first_program() and first.printed
