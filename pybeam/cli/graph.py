@@ -66,7 +66,7 @@ def graph(
 
     \b
     Examples:
-      pybeam graph --model examples/models/bible-es-en "Yo soy la luz del mundo." --output out.html
+      pybeam graph --model bible-es-en "Yo soy la luz del mundo." --output out.html
       pybeam graph --model DIR "Yo soy la luz del mundo." --output out.svg
     """
     import pybeam

@@ -114,7 +114,7 @@ def profile(**values: Any) -> int:
 
     \b
     Examples:
-      pybeam profile --model examples/models/bible-es-en --threads 2
+      pybeam profile --model bible-es-en --threads 2
       pybeam profile --model DIR --lines 13 --schedule batch --trace trace.json
       pybeam profile --model DIR --input in.es --algorithm variable --width 50 \\
           --threshold 1.6 --max-candidates 3

@@ -116,7 +116,7 @@ def retrieve(**values: Any) -> int:
 
     \b
     Examples:
-      pybeam retrieve --model examples/models/bible-es-en --catalogue verses.en < in.es
+      pybeam retrieve --model bible-es-en --catalogue verses.en < in.es
       pybeam retrieve --model DIR --catalogue items.txt --save items.safetensors < queries.txt
       pybeam retrieve --model DIR --catalogue items.safetensors --width 128 --n-best 20 < queries.txt
 

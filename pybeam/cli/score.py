@@ -45,7 +45,7 @@ def score(**values: Any) -> int:
 
     \b
     Examples:
-      pybeam score --model examples/models/bible-es-en --input in.es --target out.en
+      pybeam score --model bible-es-en --input in.es --target out.en
       pybeam score --model DIR --input in.es --target out.en --length-penalty 0 --json
       pybeam score --model DIR --input pairs.parquet --column es --target-column en --output-dir OUT
 

@@ -148,7 +148,7 @@ def serve(**values: Any) -> int:
 
     \b
     Examples:
-      pybeam serve --model examples/models/bible-es-en
+      pybeam serve --model bible-es-en
       curl localhost:8000/translate -d q="Jesús lloró." -d source=es -d target=en
       pybeam serve --model es-en=DIR --model digits=DIR --host 0.0.0.0 --threads 4
       pybeam serve --config serve.toml

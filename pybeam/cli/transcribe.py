@@ -91,7 +91,7 @@ def transcribe(**values: Any) -> int:
 
     \b
     Examples:
-      pybeam transcribe --model examples/models/spoken-numbers-en examples/speech/*.wav
+      pybeam transcribe --model spoken-numbers-en digits.wav
       pybeam transcribe --model whisper-tiny talk.mp3
       pybeam transcribe --model whisper-tiny --format srt film.mkv > film.srt
       pybeam transcribe --model whisper-tiny --format srt --format json --output-dir OUT *.flac

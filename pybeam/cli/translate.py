@@ -38,7 +38,7 @@ def translate(**values: Any) -> int:
 
     \b
     Examples:
-      pybeam translate --model examples/models/bible-es-en < in.es > out.en
+      pybeam translate --model bible-es-en < in.es > out.en
       pybeam translate --model Helsinki-NLP/opus-mt-es-en --input in.es --output out.en
       pybeam translate --model DIR --input in.es --output out.en --width 10
       pybeam translate --model DIR --algorithm variable --width 5 --threshold 1.6 \\

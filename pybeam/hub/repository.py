@@ -15,6 +15,7 @@ from pathlib import Path
 from pybeam.arguments import ArgumentError
 from pybeam.export.pickled import PICKLED_INDEX
 from pybeam.hub.conversion import converted
+from pybeam.hub.examples import example
 from pybeam.hub.failures import explained, hub_package
 from pybeam.hub.needed import INDEX, SETTINGS, matching, weights_among
 from pybeam.models.checkpoint import shards_of
@@ -39,7 +40,8 @@ def fetch(
 ) -> Path:
     """Return the folder of a model, which is downloaded from the Hugging Face hub if it is not on the disk.
 
-    A folder that exists is used as it is. Any other `name` is that of a repository: ``owner/name``, or
+    A folder that exists is used as it is, and ``bible-es-en`` and ``spoken-numbers-en`` are the examples that
+    the extra `examples` installs. Any other `name` is that of a repository: ``owner/name``, or
     ``name`` for a few old ones. Only the files that pybeam needs are downloaded: the weights in one form,
     safetensors if the repository has them, and the files of configurations and tokenizers. They stand in the
     cache of the package huggingface_hub, which other programs use too. A download that breaks goes on where
@@ -67,7 +69,7 @@ def fetch(
         PermissionError: the repository is private or gated, and the token is missing or not good enough.
         ConnectionError: the hub cannot be reached or does not answer, and the cache does not have the model.
         OSError: the disk is full, or the cache cannot be written.
-        ImportError: the package huggingface_hub is missing.
+        ImportError: the package huggingface_hub is missing, or the examples are not installed.
         ValueError: `name` can be neither a folder nor a repository, the repository has no weights that pybeam
             reads, a pickle is not sound or might run code, or `revision` is given with a folder.
     """
@@ -103,7 +105,7 @@ def _local(name: str | os.PathLike[str]) -> Path | None:
             f"{name!r} must be a folder that exists, or the name of a repository on the Hugging Face hub, "
             "owner/name, but can be neither"
         )
-    return None
+    return example(name)
 
 
 @dataclass(frozen=True)
