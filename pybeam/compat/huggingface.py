@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
@@ -20,6 +20,23 @@ from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
 __all__ = ["beam_search"]
+
+
+# what is the search's own; the rest is among the model's settings
+OF_SEARCH = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens")
+
+
+def folder_options(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `beam_search` that a folder's generation config names."""
+    given = {name: generation.get(name) for name in OF_SEARCH}
+    # 0 is an exponent
+    found = {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
+    # it counts the start token
+    if generation.get("max_length") and "max_new_tokens" not in found:
+        found["max_new_tokens"] = generation["max_length"] - 1
+    return found
 
 
 class DecoderPrompt(PrefixRule):

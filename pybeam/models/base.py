@@ -160,6 +160,7 @@ class Model(ABC):
     has_attention = False  #: whether its sessions have `attention`
     takes_features = False  #: whether sources are features of sound, not token ids
     settings = Settings()  #: what the files of its folder say of every output
+    num_parameters: int | None = None  #: numbers in its files; None: not known
 
     def without(self, *names: str) -> Self:
         """Return the model, with the same weights, without some of its `settings`.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from pybeam.models.onnx.rnn import OnnxRnn
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.causal import CausalTransformer
+
+    Build = Callable[
+        [Checkpoint, torch.device, torch.dtype | None], Transformer | CausalTransformer | Rnn
+    ]
 
 log = logging.getLogger(__name__)
 
@@ -186,36 +191,44 @@ def load_checkpoint(
     Raises:
         FileNotFoundError, ValueError: as `load_model`.
     """
-    model: Transformer | CausalTransformer | Rnn
     with blaming(directory):
-        if _is_rnn(directory):
-            from pybeam.models.rnn import RnnConfig, build_rnn
-
-            recurrent = RnnConfig.read(directory, eos_id)
-            checkpoint = Checkpoint(directory, check_finite)
-            model = build_rnn(recurrent, checkpoint, device, dtype)
-        elif _is_causal(directory):
-            from pybeam.models.transformer.causal_assembly import CausalAssembly
-            from pybeam.models.transformer.causal_config import read_config as read_causal_config
-
-            causal = read_causal_config(directory, eos_id)
-            checkpoint = Checkpoint(directory, check_finite)
-            model = CausalAssembly(causal, checkpoint, device, dtype).model()
-        else:
-            config = read_config(directory, eos_id)
-            if config.activation not in ACTIVATIONS:
-                name = "feed_forward_proj" if config.relative else "activation_function"
-                raise ValueError(
-                    f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
-                    f"but is {config.activation!r}"
-                )
-            checkpoint = Checkpoint(directory, check_finite)
-            model = _assembly_of(config)(config, checkpoint, device, dtype).model()
+        build = _architecture(directory, eos_id)
+        checkpoint = Checkpoint(directory, check_finite)
+        model = build(checkpoint, device, dtype)
         checkpoint.close()
         model.settings = read_settings(directory)
     num = sum(math.prod(checkpoint.stored[name].shape) for name in checkpoint.taken)
+    model.num_parameters = num
     log.info("loaded %r from %s: %s parameters, %r", model, directory, f"{num:,}", model.settings)
     return model, checkpoint
+
+
+def check_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> None:
+    """Raise ValueError unless `load_model` builds the network that a directory's `config.json` describes."""
+    with blaming(directory):
+        _architecture(directory, eos_id)
+
+
+def _architecture(directory: Path, eos_id: int | Sequence[int] | None) -> Build:
+    """Return who builds the network of a directory's config. Raises ValueError as `load_model`."""
+    if _is_rnn(directory):
+        from pybeam.models.rnn import RnnConfig, build_rnn
+
+        return partial(build_rnn, RnnConfig.read(directory, eos_id))
+    if _is_causal(directory):
+        from pybeam.models.transformer.causal_assembly import CausalAssembly
+        from pybeam.models.transformer.causal_config import read_config as read_causal_config
+
+        causal = read_causal_config(directory, eos_id)
+        return lambda *files: CausalAssembly(causal, *files).model()
+    config = read_config(directory, eos_id)
+    if config.activation not in ACTIVATIONS:
+        name = "feed_forward_proj" if config.relative else "activation_function"
+        raise ValueError(
+            f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
+            f"but is {config.activation!r}"
+        )
+    return lambda *files: _assembly_of(config)(config, *files).model()
 
 
 def _assembly_of(config: TransformerConfig) -> type[Assembly]:

@@ -111,11 +111,8 @@ def read_settings(directory: Path) -> Settings:
     Raises:
         ValueError: a file cannot be read, or has a value that `generate` could not have.
     """
-    path = directory / GENERATION
     config = read_json(directory / "config.json")
-    is_own = path.exists()
-    found = read_json(path) if is_own else OF_CLASS.get(config.get("model_type", ""), {}) | config
-    path = path if is_own else directory / "config.json"
+    path, found = generation_fields(directory, config)
     has_encoder = bool(config.get("is_encoder_decoder", True))
     values: dict[str, Any] = {}
     for name, read in READERS.items():
@@ -133,6 +130,18 @@ def read_settings(directory: Path) -> Settings:
             least = values.get("min_new_tokens", 0)
             unknown.append("min_length")
     return Settings(**values, min_length=least, unknown=tuple(unknown), path=path)
+
+
+def generation_fields(directory: Path, config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Return the file that says how `generate` is to search, and what it says, in a folder with this config.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    path = directory / GENERATION
+    if path.exists():
+        return path, read_json(path)
+    return directory / "config.json", OF_CLASS.get(config.get("model_type", ""), {}) | config
 
 
 def _read(path: Path, name: str, value: Any, read: Callable[[str, Any], Any]) -> Any:

@@ -5,31 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from pybeam.arguments import ArgumentError, some, whole
-from pybeam.text.characters import CharacterPieces
 from pybeam.text.encoded import Encoded
-from pybeam.text.json_files import LARGEST, read_json
+from pybeam.text.json_files import LARGEST
 from pybeam.text.model_files import blaming
-from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
+from pybeam.text.subwords import Pieces, Vocabularies
+from pybeam.text.tokenizer_files import FSMT_VOCABULARIES, TokenizerFiles, load_pieces
 
-# M2M100's tags, in the order of their ids, which transformers 5 no longer writes into the files
-M2M100_LANGUAGES = (
-    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha "
-    "he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my "
-    "ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz "
-    "vi wo xh yi yo zh zu"
-).split()
-PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "spiece.model", "tokenizer.model")
 # models whose sources are prompts, which have neither tags nor EOS
 DECODER_ONLY = (
     *("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "mixtral", "phi3"),
     *("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox", "phi", "bloom", "falcon"),
 )
-FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
-FIREREDASR = ("dict.txt", "train_bpe1000.model")
-
 Texts = list[str] | tuple[str, ...]
 
 
@@ -162,27 +151,56 @@ def load_tokenizer(
         ValueError: a language is missing, unknown or given to a model without tags, or a file is
             broken.
     """
-    directory = Path(path)
-    if not directory.is_dir():
-        raise FileNotFoundError(
-            f"`path` must be a directory with a Hugging Face model, but none is at {directory}; "
-            "`pybeam.load` takes a name on the hub, too, and `pybeam.hub.fetch` gives its directory"
-        )
-    with blaming(directory):
-        files = _Files(directory)
-        pieces = _pieces(files)
-        if files.config.get("model_type") in DECODER_ONLY:
-            _refuse_languages(files, source_lang, target_lang)
-            before, after = pieces.frame
-            return Tokenizer(pieces, before, after, [])
-        if eos_id is None:
-            eos_id = _source_eos(files, pieces)
-        else:
+    return Tokenizers(path, eos_id=eos_id).of(source_lang, target_lang)
+
+
+class Tokenizers:
+    """The tokenizers of a model directory, one for each pair of languages, over files that are read once.
+
+    Args:
+        path, eos_id: as for `load_tokenizer`.
+
+    Attributes:
+        languages: those that sources and targets are tagged with; see `load_languages`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_tokenizer`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, eos_id: int | None = None) -> None:
+        directory = Path(path)
+        if not directory.is_dir():
+            raise FileNotFoundError(
+                f"`path` must be a directory with a Hugging Face model, but none is at {directory}; "
+                "`pybeam.load` takes a name on the hub, too, and `pybeam.hub.fetch` gives its directory"
+            )
+        if eos_id is not None:
             whole("eos_id", eos_id, 0, LARGEST)
-        return _framed(files, pieces, eos_id, source_lang, target_lang)
+        with blaming(directory):
+            self._files = files = TokenizerFiles(directory)
+            self._pieces, self._eos_id = load_pieces(files), eos_id
+            self._is_of_prompts = files.config.get("model_type") in DECODER_ONLY
+            tags = [] if self._is_of_prompts else self._pieces.languages()
+            tags = [tag.strip("_<>") for tag in tags]
+            self.languages = [] if files.config.get("model_type") == "marian" else tags, tags
+
+    def of(self, source_lang: str | None = None, target_lang: str | None = None) -> Tokenizer:
+        """Return the tokenizer for these languages.
+
+        Raises:
+            ValueError: a language is missing, unknown or given to a model without tags, or a file is broken.
+        """
+        files, pieces = self._files, self._pieces
+        with blaming(files.directory):
+            if self._is_of_prompts:
+                _refuse_languages(files, source_lang, target_lang)
+                before, after = pieces.frame
+                return Tokenizer(pieces, before, after, [])
+            eos_id = _source_eos(files, pieces) if self._eos_id is None else self._eos_id
+            return _framed(files, pieces, eos_id, source_lang, target_lang)
 
 
-def _source_eos(files: _Files, pieces: Pieces) -> int:
+def _source_eos(files: TokenizerFiles, pieces: Pieces) -> int:
     """Return the token that ends a source, of several that end hypotheses. Raises ValueError if none does."""
     named = files.setting("eos_token_id")
     if isinstance(named, int) and not isinstance(named, bool):
@@ -208,11 +226,11 @@ def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
     """
     try:
         with blaming(Path(path)):
-            files = _Files(Path(path))
+            files = TokenizerFiles(Path(path))
             if files.has(*FSMT_VOCABULARIES):
                 source, target = map(files.vocabulary, FSMT_VOCABULARIES)
                 return source, target
-            return _pieces(files).vocabularies()
+            return load_pieces(files).vocabularies()
     except FileNotFoundError:
         return None
 
@@ -224,107 +242,13 @@ def load_languages(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
     tags targets alone. Both are empty without tokenizer files. Raises ValueError if a file is broken.
     """
     try:
-        with blaming(Path(path)):
-            files = _Files(Path(path))
-            if files.config.get("model_type") in DECODER_ONLY:
-                return [], []
-            tags = [tag.strip("_<>") for tag in _pieces(files).languages()]
+        return Tokenizers(path).languages
     except FileNotFoundError:
         return [], []
-    return ([] if files.config.get("model_type") == "marian" else tags), tags
-
-
-class _Files:
-    """The JSON files of a model directory, read once."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.config = self._read("config.json")
-        self.generation_config = self._read("generation_config.json")
-        self.tokenizer_config = self._read("tokenizer_config.json")
-
-    def has(self, *names: str) -> bool:
-        return all((self.directory / name).exists() for name in names)
-
-    def setting(self, name: str) -> Any:
-        """Return a setting of the generation config, or else of the model's config."""
-        value = self.generation_config.get(name)
-        return self.config.get(name) if value is None else value
-
-    def vocabulary(self, name: str) -> dict[str, int]:
-        """Return the ids of tokens, or nothing without the file. Raises ValueError for what is no id."""
-        found = self._read(name)
-        for token, token_id in found.items():
-            if type(token_id) is not int or not 0 <= token_id <= LARGEST:
-                raise ValueError(
-                    f"{token!r} in {self.directory / name} must have a token id, but has {token_id!r}"
-                )
-        return found
-
-    def added_tokens(self) -> dict[str, int]:
-        """Return tokens outside the vocabulary file whose ids the files give."""
-        added = self.vocabulary("added_tokens.json")
-        for token_id, token in self.tokenizer_config.get("added_tokens_decoder", {}).items():
-            added[token["content"]] = int(token_id)
-        return added
-
-    def listed_tokens(self) -> list[str]:
-        """List additional special tokens, in the order of their ids, which the files do not give."""
-        for content in (self._read("special_tokens_map.json"), self.tokenizer_config):
-            listed = content.get("additional_special_tokens") or content.get("extra_special_tokens")
-            if listed and isinstance(listed, list):
-                return [token["content"] if isinstance(token, dict) else token for token in listed]
-        if self.tokenizer_config.get("language_codes") == "m2m100":
-            return [f"__{language}__" for language in M2M100_LANGUAGES]
-        return []
-
-    @property
-    def tokenizer_class(self) -> str:
-        return (
-            self.tokenizer_config.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
-        )
-
-    def _read(self, name: str) -> dict[str, Any]:
-        path = self.directory / name
-        return read_json(path) if path.exists() else {}
-
-
-def _pieces(files: _Files) -> Pieces:
-    directory = files.directory
-    if files.has("tokenizer.json"):
-        return JsonPieces(directory / "tokenizer.json")
-    if files.has("source.spm", "target.spm", "vocab.json"):
-        source = files.vocabulary("vocab.json")
-        target = files.vocabulary("target_vocab.json") or source
-        return MappedPieces(directory / "source.spm", directory / "target.spm", source, target)
-    if files.has("sentencepiece.bpe.model", "vocab.json"):
-        model = directory / "sentencepiece.bpe.model"
-        vocabulary = files.vocabulary("vocab.json")
-        # the ids of M2M100's language tags follow the vocabulary, in the order of the list
-        missing = [token for token in files.listed_tokens() if token not in vocabulary]
-        listed = {token: len(vocabulary) + i for i, token in enumerate(missing)}
-        vocabulary = {**listed, **files.added_tokens(), **vocabulary}
-        return MappedPieces(model, model, vocabulary, vocabulary)
-    if files.config.get("model_type") == "fireredasr" and files.has(*FIREREDASR):
-        return CharacterPieces(*(directory / name for name in FIREREDASR))
-    for name in PLAIN_SENTENCEPIECE:
-        # Pegasus has 103 ids before those of its file
-        if files.has(name) and files.config.get("model_type") != "pegasus":
-            return SentencePieces(directory / name)
-    remedy = (
-        "save one with transformers: `AutoTokenizer.from_pretrained(path).save_pretrained(path)`"
-    )
-    if files.config.get("model_type") == "fsmt":
-        remedy = "FSMT's own tokenizer (Moses and BPE) is not built in, so give token ids"
-    raise FileNotFoundError(
-        f"no tokenizer in {directory}: looked for tokenizer.json, source.spm with target.spm and "
-        f"vocab.json, sentencepiece.bpe.model with vocab.json, {', '.join(PLAIN_SENTENCEPIECE)}; "
-        f"{remedy}"
-    )
 
 
 def _framed(
-    files: _Files,
+    files: TokenizerFiles,
     pieces: Pieces,
     eos_id: int,
     source_lang: str | None,
@@ -377,7 +301,9 @@ def _framed(
     return Tokenizer(pieces, [source], [eos_id], prefix)
 
 
-def _refuse_languages(files: _Files, source_lang: str | None, target_lang: str | None) -> None:
+def _refuse_languages(
+    files: TokenizerFiles, source_lang: str | None, target_lang: str | None
+) -> None:
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language is not None:
             raise ArgumentError(

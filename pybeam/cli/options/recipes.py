@@ -65,9 +65,6 @@ ARGUMENTS: dict[Recipe, dict[str, str]] = {
         "no_unk": "ban_unk_token",
     },
 }
-# options that the recipe "huggingface" reads from generation_config.json, as `generate` does; what is not the
-# search's own is among the model's settings
-GENERATION_SETTINGS = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens")
 # the recipe has no default width, and that of `generate` is greedy search
 DEFAULT_NUM_BEAMS = 5
 
@@ -117,10 +114,6 @@ def _defaults(name: Recipe, config: Mapping[str, Any]) -> dict[str, Any]:
     if name != "huggingface":
         alpha = config.get("length_penalty")
         return {} if alpha is None else {ARGUMENTS[name]["length_penalty"]: alpha}
-    given = {key: config.get(key) for key in GENERATION_SETTINGS}
-    # 0 is a token, or an exponent
-    found = {key: value for key, value in given.items() if value is not None and value is not False}
-    # it counts the start token
-    if config.get("max_length") and "max_new_tokens" not in found:
-        found["max_new_tokens"] = config["max_length"] - 1
-    return {"num_beams": DEFAULT_NUM_BEAMS, **found}
+    from pybeam.compat.huggingface import folder_options
+
+    return {"num_beams": DEFAULT_NUM_BEAMS, **folder_options(config)}
