@@ -257,7 +257,7 @@ def load_models(
 def load_model(name: str, setup: Setup) -> ServedModel:
     """Load a model and build its decoder. Raises ClickException if it cannot be read."""
     from pybeam.server.models import ServedModel, load_any_tokenizer
-    from pybeam.server.transcripts import ServedTranscripts
+    from pybeam.serving.transcripts import ServedTranscripts
     from pybeam.speech.whisper.assets import whisper_config
 
     replicas = [model.load_model() for model in setup.by_device()]

@@ -20,10 +20,11 @@ from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
-from pybeam.server.sse import Event, Write, streamed, together, unless_gone
-from pybeam.server.transcripts import Decode, ServedTranscripts
+from pybeam.server.sse import Event, Write, streamed, unless_gone
 from pybeam.serving import DeadlineExceeded, ServedResult, Service
 from pybeam.serving.options import Options
+from pybeam.serving.together import together
+from pybeam.serving.transcripts import Decode, ServedTranscripts
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.server.errors import APIError
-from pybeam.server.transcripts import ServedTranscripts
 from pybeam.serving import ServedResult
+from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
 from pybeam.text.tokenizer import Tokenizer, load_languages, load_tokenizer, load_vocabularies
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from pybeam.server.errors import ClientGone, from_service, respond
 from pybeam.serving import BestSoFar, Certain, ServedResult, ServedStream
-
-T = TypeVar("T")
 
 Event = Certain | BestSoFar | ServedResult
 # makes the server-sent events of one event of the service, or of news of a recording
@@ -45,17 +43,6 @@ async def unless_gone(http: Request, work: Any) -> Any:
         task.cancel()
         watcher.cancel()
         await asyncio.gather(task, watcher, return_exceptions=True)
-
-
-async def together(work: Sequence[Awaitable[T]]) -> list[T]:
-    """Await all; if one fails, the others are cancelled before its error is raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _gone(http: Request) -> None:

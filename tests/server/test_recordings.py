@@ -11,7 +11,7 @@ import pytest
 
 import pybeam
 from pybeam.server.models import ServedModel
-from pybeam.server.transcripts import ServedTranscripts
+from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import format_transcript, read_wav
 from pybeam.speech.whisper import beam_search
 from support.server_app import run

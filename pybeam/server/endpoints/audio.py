@@ -19,10 +19,10 @@ from pybeam.server.errors import APIError, from_service, refused
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Body, Serving
 from pybeam.server.sse import Event, event_of, streamed, unless_gone
-from pybeam.server.transcripts import ServedTranscripts
 from pybeam.serving import Certain, ServedResult
+from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import Segment, SoundFile, Transcript, format_transcript, read_sound
-from pybeam.speech.whisper import Progress, TranscriptionOptions
+from pybeam.speech.whisper import Progress, Recording, TranscriptionOptions
 from pybeam.speech.whisper.windows import compression_ratio
 from pybeam.text.deltas import TextDeltas
 
@@ -126,7 +126,8 @@ async def _news(
             most = calls.settings.max_audio_seconds
             sound = SoundFile(file, transcripts.sampling_rate, max_seconds=most)
             features = await _read(transcripts.read, sound)
-            async for one in transcripts.transcribe(recording_loop, features, decode):
+            recording = Recording(features)
+            async for one in transcripts.transcribe(recording_loop, recording, decode):
                 yield one
 
 

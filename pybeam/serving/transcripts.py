@@ -13,8 +13,9 @@ from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
-from pybeam.server.sse import together
-from pybeam.serving import QueueFull, ServedResult
+from pybeam.serving.answers import ServedResult
+from pybeam.serving.errors import QueueFull
+from pybeam.serving.together import together
 from pybeam.speech.alignment import Aligner
 from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Segment
@@ -45,6 +46,7 @@ class ServedTranscripts:
         directory: its files.
         search: the search at temperature 0.0; see `pybeam.Transcriber`.
         schedule, backend: those of `pybeam.Decoder`.
+        options: what the search bans; None: what `TranscriptionOptions()` does.
 
     Attributes:
         decoder: for the service, which alone uses it.
@@ -62,19 +64,21 @@ class ServedTranscripts:
         search: Algorithm,
         schedule: Schedule | None = None,
         backend: str = "auto",
+        *,
+        options: TranscriptionOptions | None = None,
     ) -> None:
         self.name, self._model, self._directory, self._backend = name, model, directory, backend
         self._assets = WhisperAssets.load(directory)
         self.sampling_rate = self._assets.extract.sampling_rate
-        self._builder = RequestBuilder(
-            model, self._assets, TranscriptionOptions(), search, NUM_LINES
-        )
-        self.decoder = self._builder.decoder(schedule, backend)
         # words are aligned in the memory of one session
         self._lock = threading.Lock()
+        options = TranscriptionOptions() if options is None else options
+        most_given = len(self.recording_loop(options).prefix)
+        self._builder = RequestBuilder(model, self._assets, options, search, NUM_LINES, most_given)
+        self.decoder = self._builder.decoder(schedule, backend)
 
     def recording_loop(self, options: TranscriptionOptions) -> RecordingLoop:
-        """Return who transcribes with these options, of which `TranscriptionOptions()` has the bans.
+        """Return who transcribes with these options, which ban the same.
 
         Raises:
             ValueError: the model does not know the language or the task, or has no prompts.
@@ -92,7 +96,7 @@ class ServedTranscripts:
         return LongFeatures(self._assets.extract, sound)
 
     async def transcribe(
-        self, recording_loop: RecordingLoop, features: LongFeatures, decode: Decode
+        self, recording_loop: RecordingLoop, recording: Recording, decode: Decode
     ) -> AsyncGenerator[Progress, None]:
         """Yield the news of a recording; the last one has its transcript.
 
@@ -100,7 +104,7 @@ class ServedTranscripts:
             Exception: what `decode` raises, or what is wrong with the recording.
         """
         news: list[Progress] = []
-        job = recording_loop.job(0, Recording(features), news.append)
+        job = recording_loop.job(0, recording, news.append)
         answers: list[Answer] | None = None
         is_first = True
         while True:
