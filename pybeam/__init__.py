@@ -1,6 +1,11 @@
 """Beam search and its relatives, fast, with exact, documented semantics.
 
 import pybeam
+translator = pybeam.load("examples/models/bible-es-en")
+print(translator.translate("Jesús lloró."))
+
+Inside there are a model, a search and a decoder, for whoever wants more of them:
+
 model = pybeam.load_model("examples/models/bible-es-en")
 search = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
 results = pybeam.Decoder(model, search).decode(requests)
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from pybeam import serving as serving
     from pybeam import speech as speech
     from pybeam import stopping as stopping
+    from pybeam import tasks as tasks
     from pybeam.catalogue.catalogue import Catalogue as Catalogue
     from pybeam.compat.generate import generate as generate
     from pybeam.decoder import DecodeError as DecodeError
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
     from pybeam.speech.whisper.transcriber import TranscribeError as TranscribeError
     from pybeam.speech.whisper.transcriber import Transcriber as Transcriber
     from pybeam.stopping import Stop as Stop
+    from pybeam.tasks.loading import load as load
     from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
@@ -106,6 +113,7 @@ _MODULES = (
     "serving",
     "speech",
     "stopping",
+    "tasks",
 )
 # the module that each of the other names stands in
 _HOMES = {
@@ -148,6 +156,7 @@ _HOMES = {
     "huang_beam": "search.beams",
     "hybrid_jacobi": "search.parallel",
     "jacobi": "search.parallel",
+    "load": "tasks.loading",
     "load_model": "models.loading",
     "load_tokenizer": "text.tokenizer",
     "optimal_beam": "search.beams",

@@ -53,14 +53,26 @@ async def in_order(
             while waiting and waiting[0].done():
                 yield waiting.popleft().result()
             if following is not None and following.done() and len(waiting) < window:
-                found = following.result()
-                following = None
+                coming_next, following = following, None
+                try:
+                    found = coming_next.result()
+                except Exception as error:
+                    # behind the outcomes of those that came before
+                    waiting.append(failed(error))
+                    continue
                 if found is not DONE:
                     waiting.append(asyncio.ensure_future(start(*found)))
                     following = asyncio.ensure_future(anext(coming, DONE))
     finally:
         for one in (*waiting, *([] if following is None else [following])):
             one.cancel()
+
+
+def failed(error: Exception) -> asyncio.Future[Any]:
+    """Return a future that raises."""
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
 
 
 async def _numbered(sources: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[int, Any]]:

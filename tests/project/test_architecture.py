@@ -25,7 +25,7 @@ KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", "
 WINGS = [
     ["cli"],
     ["ray"],
-    ["server"],
+    ["server", "tasks"],
     ["compat", "corpus", "inspect", "reranking", "serving"],
     ["hub"],
     ["catalogue", "diversity", "export"],

@@ -28,6 +28,7 @@ MODULES = [
     pybeam.speech,
     pybeam.speech.whisper,
     pybeam.stopping,
+    pybeam.tasks,
     *(
         import_module(f"pybeam.compat.{m.name}")
         for m in pkgutil.iter_modules(pybeam.compat.__path__)

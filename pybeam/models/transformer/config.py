@@ -197,7 +197,7 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> T
         raise ValueError(_not_built_in(path, config))
     if config.get("is_encoder_decoder") is False:
         wanted = f"`is_encoder_decoder` in {path} must be true for model type {model_type!r}"
-        raise ValueError(f"{wanted}, but is false; {_to_wrap(path, config)}")
+        raise ValueError(f"{wanted}, but is false; {_to_wrap(path)}")
     for flag, fact in FAMILY_FLAGS.items():
         if flag in config and bool(config[flag]) != getattr(family, fact):
             raise ValueError(
@@ -216,17 +216,11 @@ def _not_built_in(path: Path, config: dict[str, Any]) -> str:
     message = f"`model_type` in {path} must be one of {known}, but is {model_type!r}"
     if not isinstance(model_type, str):
         return f"{message}; other models can be decoded through `pybeam.models.FunctionModel`"
-    return f"{message}; {_to_wrap(path, config)}"
+    return f"{message}; {_to_wrap(path)}"
 
 
-def _to_wrap(path: Path, config: dict[str, Any]) -> str:
-    kind = "AutoModelForSeq2SeqLM" if config.get("is_encoder_decoder") else "AutoModelForCausalLM"
-    [kind, *_] = config.get("architectures") or [kind]
-    return (
-        "if transformers knows the model, wrap its network:\n"
-        f"    network = transformers.{kind}.from_pretrained({str(path.parent)!r})\n"
-        "    model = pybeam.models.huggingface.wrap(network)"
-    )
+def _to_wrap(path: Path) -> str:
+    return f"if transformers knows the model, `pybeam.load({str(path.parent)!r})` wraps it"
 
 
 def _known(

@@ -1,0 +1,112 @@
+"""Speech models: `Recognizer` writes a recording as a whole, `WhisperRecognizer` one of any length."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import pybeam
+from pybeam.speech import read_sound
+from support.paths import ROOT
+from support.speech_models import tone, write_wav
+
+MODELS = ROOT / "examples" / "models"
+FILES = [ROOT / "examples" / "speech" / name for name in ("first.wav", "second.wav")]
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    pytest.importorskip("kaldi_native_fbank")
+    return pybeam.load(MODELS / "spoken-numbers-en", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def whisper():
+    return pybeam.load(MODELS / "spoken-verses-en", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sound") / "tone.wav"
+    write_wav(path, tone(40000, seed=3), 16000)
+    return path
+
+
+def expected_numbers(numbers):
+    extract = pybeam.speech.load_feature_extractor(numbers.path)
+    tokenizer = pybeam.load_tokenizer(numbers.path)
+    features = [extract(read_sound(path, extract.sampling_rate)) for path in FILES]
+    results = numbers.decoder.decode(features)
+    return [tokenizer.decode(result.hypotheses[0].tokens) for result in results]
+
+
+def test_texts_are_those_of_four_objects(numbers):
+    expected = expected_numbers(numbers)
+    assert numbers.transcribe(FILES) == expected and all(expected)
+    assert numbers.transcribe(str(FILES[0])) == expected[0]
+    samples = read_sound(FILES[1], numbers.sampling_rate)
+    assert numbers.transcribe(samples) == numbers.transcribe(samples.numpy()) == expected[1]
+    with open(FILES[0], "rb") as file:
+        assert numbers.transcribe(file) == expected[0]
+    assert "".join(numbers.stream(FILES[0])) == expected[0]
+    assert asyncio.run(numbers.atranscribe(FILES)) == expected
+
+
+def test_a_file_that_is_missing_harms_no_other(numbers):
+    first, error = numbers.transcribe([FILES[0], "nowhere.wav"], on_error="return")
+    assert first == numbers.transcribe(FILES[0]) and isinstance(error, FileNotFoundError)
+    with pytest.raises(TypeError, match="`recordings` must be the name of a sound file"):
+        numbers.transcribe([FILES[0], 7])
+
+
+def test_segments_come_as_they_settle(whisper, sound):
+    transcriber = pybeam.Transcriber(whisper.model, whisper.path)
+    samples = read_sound(sound, 16000)
+    [expected] = transcriber.transcribe([samples])
+    found = whisper.transcribe(sound)
+    assert tuple(found) == expected.segments and found.transcript == expected
+    assert str(whisper.transcribe(samples)) == expected.text
+    assert whisper.transcribe(samples.numpy()).transcript == expected
+    again = whisper.transcribe(sound)
+    assert again.transcript == expected and tuple(again) == expected.segments
+    assert tuple(whisper.stream(sound)) == expected.segments
+
+
+def test_several_recordings_have_transcripts(whisper, sound):
+    whole = whisper.transcribe(sound).transcript
+    assert whisper.transcribe([sound, sound]) == [whole, whole]
+    assert list(whisper.stream(iter([sound]))) == [whole]
+    assert whisper.transcribe([]) == []
+    first, error, last = whisper.transcribe([sound, "nowhere.wav", sound], on_error="return")
+    assert (first, last) == (whole, whole) and isinstance(error, pybeam.TranscribeError)
+    with pytest.raises(pybeam.TranscribeError, match="recording 1 failed"):
+        whisper.transcribe([sound, "nowhere.wav"])
+
+
+def test_options_of_a_transcription(whisper, sound):
+    plain = pybeam.TranscriptionOptions(timestamps=False, temperatures=(0.0,))
+    transcriber = pybeam.Transcriber(whisper.model, whisper.path, plain)
+    [expected] = transcriber.transcribe([read_sound(sound, 16000)])
+    found = whisper.transcribe(sound, timestamps=False, temperatures=(0.0,))
+    assert found.transcript == expected
+    with pytest.raises(TypeError, match="beam_size"):
+        whisper.transcribe(sound, beam_size=5)
+    narrow = whisper.transcribe(sound, search=pybeam.speech.whisper.beam_search(1))
+    assert narrow.transcript.duration == whisper.transcribe(sound).transcript.duration
+
+
+def test_asynchronous_callers_get_the_same(whisper, sound):
+    async def main():
+        segments = [one async for one in whisper.astream(sound)]
+        return segments, await whisper.atranscribe(sound), await whisper.atranscribe([sound])
+
+    segments, transcript, several = asyncio.run(main())
+    assert transcript == whisper.transcribe(sound).transcript
+    assert tuple(segments) == transcript.segments and several == [transcript]
+
+
+@pytest.mark.parametrize("recordings", [7, None, b"x", [7], {"a": 1}])
+def test_what_is_no_recording_is_refused_at_the_door(whisper, recordings):
+    with pytest.raises(TypeError, match="`recordings` must be the name of a sound file"):
+        whisper.transcribe(recordings)
