@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
+from pybeam.arguments import names_checked
 from pybeam.decoder import OnError
 from pybeam.engine.schedule import Schedule
 from pybeam.limits import SourceLimit
@@ -71,6 +72,7 @@ class Generator(Writer):
         return ChatTemplate.load(self.path, self.tokenizer)
 
     # one for each option of a call
+    @names_checked
     def generate(
         self,
         prompts: Any,

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, names_checked
 from pybeam.engine.schedule import Schedule
+from pybeam.hub import fetch
 from pybeam.models.base import Model
 from pybeam.models.loading import check_config, load_model
 from pybeam.models.onnx import DECODER
@@ -30,6 +31,7 @@ DEFAULT_WIDTH, WIDTH_OF_PROMPTS = 5, 1
 
 
 # each is one thing that a user may know about a checkpoint
+@names_checked
 def load(
     name: Name | Sequence[Name],
     *,
@@ -41,7 +43,7 @@ def load(
     target: str | None = None,
     eos_id: int | Sequence[int] | None = None,
     revision: str | None = None,
-    token: str | None = None,
+    token: str | bool | None = None,
     cache_dir: Name | None = None,
     offline: bool = False,
     progress: bool = True,
@@ -77,7 +79,8 @@ def load(
         progress: whether downloads and long lists show a bar, on a terminal.
 
     Raises:
-        FileNotFoundError: there is no such folder, or it has no tokenizer.
+        FileNotFoundError: there is no such folder or repository, or it has no tokenizer.
+        PermissionError, ConnectionError, OSError: a download fails; see `pybeam.hub.fetch`.
         ImportError: a package that this model needs is missing.
         ValueError: a file is missing or wrong, the model cannot be searched exactly, or options do not fit
             it.
@@ -87,7 +90,17 @@ def load(
         raise ValueError(
             "`name` must be a folder or a name on the hub, or a list of at least one, but is empty"
         )
-    paths = [_fetched(one) for one in names]
+    paths = [
+        fetch(
+            one,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            offline=offline,
+            progress=progress,
+        )
+        for one in names
+    ]
     model = _model(paths, device, dtype, eos_id)
     folder = Folder(", ".join(map(str, names)), paths[0], progress)
     if model.takes_features or _takes_prompts(model):
@@ -105,13 +118,6 @@ def load(
         search = folder_search(*folder_fields(folder.path), DEFAULT_WIDTH)
     texts = _texts(folder.path, model)
     return Translator(folder, model, search, schedule, texts, source, target)
-
-
-def _fetched(name: Name) -> Path:
-    path = Path(name)
-    if not path.is_dir():
-        raise FileNotFoundError(f"`name` must be a folder, but there is none at {path}")
-    return path
 
 
 def _model(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from pybeam.arguments import names_checked
 from pybeam.decoder import OnError
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
@@ -65,6 +66,7 @@ class Recognizer(Writer):
         self.sampling_rate = extract.sampling_rate
 
     # one for each option of a call
+    @names_checked
     def transcribe(
         self,
         recordings: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, names_checked
 from pybeam.decoder import OnError
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
@@ -66,6 +66,7 @@ class Translator(Writer):
         return self.languages[1]
 
     # one for each option of a call
+    @names_checked
     def translate(
         self,
         texts: str | Iterable[str],

@@ -182,6 +182,27 @@ def test_a_network_that_cannot_be_searched_is_refused_with_the_reason(tmp_path):
         pybeam.load(tmp_path, device="cpu")
 
 
+def test_a_name_of_the_hub_becomes_a_folder(monkeypatch):
+    asked = []
+
+    def fetch(name, **options):
+        asked.append((name, options))
+        return MODEL
+
+    monkeypatch.setattr(loading, "fetch", fetch)
+    options = dict(revision="main", token="t", cache_dir="c", offline=True, progress=False)
+    loaded = pybeam.load("owner/name", device="cpu", **options)
+    assert asked == [("owner/name", options)] and loaded.path == MODEL
+    assert repr(loaded).startswith("Translator('owner/name': ")
+
+
+def test_names_of_other_systems_are_answered_with_ours():
+    with pytest.raises(TypeError, match="Did you mean `dtype"):
+        pybeam.load(MODEL, compute_type="int8")
+    with pytest.raises(TypeError, match=r"`num_beams` is no option of .*translate"):
+        pybeam.load(MODEL, device="cpu").translate("x", num_beams=3)
+
+
 def test_wrong_names():
     with pytest.raises(ValueError, match="`name` must be a folder or a name on the hub"):
         pybeam.load([])
