@@ -62,7 +62,6 @@ class DraftStep(Step):
             dataclasses.replace(rows, offset=offset),
             Entries(logits.new_zeros(len(logits), dtype=torch.float32), offset),
             logits,
-            arrays.eos_ids[0],
             arrays.processors.normalises,
         )
 

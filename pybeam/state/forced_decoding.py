@@ -62,14 +62,14 @@ def force(
     rows: Rows,
     entries: Entries,
     logits: Tensor,
-    eos_id: int,
     normalises: bool,
     log_probs: Tensor | None = None,
 ) -> Survivors:
     """The survivors `chosen`, with the target's token [A] in place of the chosen one where it is not -1.
 
-    EOS finishes the beam. A token that cannot follow gets -inf, and the target goes on. Within a prefix it
-    gets 0, since every hypothesis has it.
+    A token that cannot follow gets -inf, and the target goes on. Within a prefix it gets 0, since every
+    hypothesis has it. No token finishes the beam here: behind EOS there is no row, and a beam without rows
+    finishes as it is.
 
     Args:
         entries: those of the beams.
@@ -108,10 +108,9 @@ def force(
     for name, value in first.items():
         column = getattr(chosen, name)[:, 0]
         column.copy_(torch.where(follows, value, column))
-    count = torch.where(follows, 1, chosen.count).to(chosen.count.dtype)
-    is_end = (target == eos_id).to(count.dtype)
     return chosen._replace(
-        count=count, num_finished=torch.where(follows, is_end, chosen.num_finished)
+        count=chosen.count.masked_fill(follows, 1),
+        num_finished=chosen.num_finished.masked_fill(follows, 0),
     )
 
 

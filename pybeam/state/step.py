@@ -98,8 +98,8 @@ class Step:
             chosen = restore_log_probs(arrays.backend, chosen, rows, is_alive, log_probs)
         if target is None:
             return chosen
-        entries, eos_id = Entries(inputs.score, inputs.offset), arrays.eos_ids[0]
-        return force(chosen, target, rows, entries, logits, eos_id, chain.normalises, log_probs)
+        entries = Entries(inputs.score, inputs.offset)
+        return force(chosen, target, rows, entries, logits, chain.normalises, log_probs)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

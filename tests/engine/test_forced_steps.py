@@ -108,3 +108,13 @@ def test_what_is_scored_gets_logits(model, monkeypatch):
     [result] = decoder.decode([pybeam.Request([4, 5, 2], prefix=PREFIX)])
     pybeam.Decoder(model, pybeam.greedy()).score([pybeam.Request([4, 2], prefix=[5])], [[6, 7]])
     assert result.hypotheses and len(empty) <= 1
+
+
+def test_without_a_prefix_there_is_none_to_wait_for(model, monkeypatch):
+    """Where a prefix would be scored, too."""
+    search, rule = pybeam.fixed_beam(3, max_length=9), pybeam.limits.PrefixRule(True, True)
+    expected = pybeam.Decoder(model, search).decode([[4, 5, 2]])
+    empty = counted(monkeypatch)
+    scored = dataclasses.replace(search, prefix=rule)
+    assert pybeam.Decoder(model, scored).decode([[4, 5, 2]]) == expected
+    assert not empty

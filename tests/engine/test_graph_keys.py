@@ -77,6 +77,17 @@ def test_what_was_seen_twice_is_replayed(transformer, replayed, name, schedule):
     assert share == 1
 
 
+def test_graphs_are_dropped_when_there_is_no_room_for_another():
+    """And not before."""
+    graphs, slot = StepGraphs(Replays(), max_graphs=2), torch.zeros(2, dtype=torch.int32)
+    numbers = []
+    for key in (1, 2, 1, 3):
+        for _ in range(2):
+            graphs.get(key, (), lambda slot: slot, slot)
+        numbers.append(len(graphs))
+    assert numbers == [1, 2, 2, 1]
+
+
 def test_graphs_follow_the_most_sources(transformer):
     workspace = Workspace(transformer, ALGORITHMS["greedy"], torch_beams())
     assert [workspace.padded_sources(n) for n in (1, 5, 2, 9, 7, 1)] == [1, 6, 6, 12, 12, 12]

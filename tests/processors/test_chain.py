@@ -8,12 +8,15 @@ import random
 import pytest
 import torch
 
-from pybeam import backends, processors
+from pybeam import Catalogue, backends, processors
+from pybeam.catalogue import allowed_items
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import ProcessorChain
+from support.asserts import assert_close
 from support.processor_rows import START, processed, random_histories, rows_of
 
 V = 11
+ITEMS = [[3, 4], [5]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -56,3 +59,38 @@ def test_a_request_has_a_shorter_list_than_the_one_before_it():
     for tokens in ([2, 3, 4, 5], [6], []):
         chain.open([1], [(build(tokens),)])
         assert banned(chain, rows) == tokens
+
+
+def test_what_follows_items_sees_their_log_probs():
+    """They are not normalised once more."""
+    histories = [[START], [START, 3], [START, 5], [START, 3, 4]]
+    torch.manual_seed(1)
+    logits, penalty = 3 * torch.randn(len(histories), V), processors.eos_penalty(0.5)
+    items = allowed_items(Catalogue.build(ITEMS))
+    trie = processors.allowed_sequences(ITEMS, stage="log_probs")
+    found, expected = (processed([one, penalty], logits, histories) for one in (items, trie))
+    assert_close(found, expected)
+
+
+def test_items_narrow_what_select_sees_only_if_they_are_asked_to():
+    items = allowed_items(Catalogue.build(ITEMS))
+    rows = rows_of([[START]])
+    chain = ProcessorChain([items], torch.device("cpu"), backends.load("reference"))
+    chain.reserve(*rows.tree.token.shape)
+    chain.open([1], [(items,)])
+    for narrows, num_columns in ((True, 3), (False, V)):
+        found = chain(torch.zeros(2, V), rows, narrows=narrows)
+        assert found.shape == (2, num_columns)
+        assert (chain.columns is not None) == narrows
+
+
+def test_what_follows_edits_of_one_launch_sees_their_results(monkeypatch):
+    """On a backend that has a kernel for neighbours, which stands here for one that adds 1."""
+    reference = backends.load("reference")
+    monkeypatch.setattr(reference, "edits_together", True)
+    monkeypatch.setattr(
+        reference, "edit_logits", lambda logits, *lines: logits.add_(1), raising=False
+    )
+    triple = processors.from_function(lambda logits, rows: 3 * logits)
+    chain = [processors.temperature(2.0), processors.suppress_tokens([3]), triple]
+    assert processed(chain, torch.zeros(1, V), [[START]]).tolist() == [[3.0] * V]

@@ -381,3 +381,13 @@ def test_requests_have_their_own_sequences(monkeypatch, counts_start, spares_eos
     kind = SuppressSequences
     monkeypatch.setattr(kind, "_ban_by_source", kind._ban_by_row)
     assert torch.equal(processed([build([])], logits, histories, requests=requests), found)
+
+
+@pytest.mark.parametrize("way", ["_ban_by_source", "_ban_by_row"])
+def test_no_token_stands_before_the_first(monkeypatch, way):
+    """A sequence that is longer than what was generated is not near its end, whatever it begins with."""
+    monkeypatch.setattr(SuppressSequences, "_ban_by_source", getattr(SuppressSequences, way))
+    ban = processors.suppress_sequences([[1, 7], [4, 8], [5, 4, 9]])
+    histories = [[START], [START, 4], [START, 5, 4], [START, 4, 5]]
+    found = processed([ban], torch.zeros(4, V), histories)
+    assert [line.isinf().nonzero().flatten().tolist() for line in found] == [[], [8], [8, 9], []]

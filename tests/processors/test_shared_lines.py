@@ -22,7 +22,8 @@ def test_a_slot_sees_its_tensor_until_it_is_opened_again():
         own |= dict(zip(slots, given, strict=True))
         for slot, tensor in own.items():
             assert shared.table[shared.line[slot]].equal(tensor)
-        # line 0 is the algorithm's
+        # line 0 is the algorithm's; a slot that is opened gives its own line back first
         assert shared.table[0].equal(tensors[0])
+        assert shared.line.max() <= num_slots
     used = {id(tensor) for tensor in own.values()} - {id(tensors[0])}
     assert len(set(shared.line.tolist()) - {0}) == len(used)

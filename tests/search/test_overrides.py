@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 import pybeam
-from pybeam.limits import PrefixRule, SourceLimit
-from pybeam.search.overrides import for_target, overridden
+from pybeam.limits import FREE, PrefixRule, SourceLimit
+from pybeam.search.overrides import DefaultPrefix, for_target, overridden
 from support.search_models import EOS, random_model
 
 IN_LIMITS = {
@@ -60,6 +62,35 @@ def test_a_prefix_that_fills_the_model_is_what_is_refused(max_length, rule, num)
     with pytest.raises(ValueError) as error:
         limits_of(algorithm, 4, prefix=[5] * num)
     assert str(error.value) == REFUSED.format(num)
+
+
+@pytest.mark.parametrize(
+    ("rule", "counted"),
+    [
+        (PrefixRule(), 0),
+        (PrefixRule(in_length=True), 2),
+        # its tokens are generated ones
+        (PrefixRule(is_scored=True, in_length=True), 0),
+    ],
+)
+def test_a_prefix_that_counts_in_the_length_does_so_in_the_scoring(rule, counted):
+    own, asked = pybeam.scoring.power(1.0), pybeam.scoring.gnmt(0.5)
+    algorithm = pybeam.fixed_beam(3, max_length=9, scoring=own, prefix=rule)
+    assert limits_of(algorithm).scoring == own
+    for given, expected in ((None, own), (asked, asked)):
+        found = limits_of(algorithm, prefix=[5, 6], scoring=given).scoring
+        assert found == dataclasses.replace(expected, offset=expected.offset + counted)
+
+
+def test_a_prefix_that_nobody_asked_for_has_a_rule_of_its_own():
+    class Rule(PrefixRule):
+        @property
+        def of_default(self):
+            return FREE
+
+    algorithm = pybeam.fixed_beam(2, max_length=15, prefix=Rule(in_limits=True))
+    for prefix, expected in (([5] * 6, 15 - 6), (DefaultPrefix([5] * 6), 15)):
+        assert limits_of(algorithm, prefix=prefix).max_length == expected
 
 
 def test_a_limit_that_follows_the_source_stays_within_the_model():

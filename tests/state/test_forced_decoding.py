@@ -69,7 +69,7 @@ def step(**fields) -> tuple:
 def test_a_target_replaces_what_was_chosen():
     chosen, rows, inputs, logits = step()
     target = ints(2, 2, -1, -1)
-    found = force(chosen, target, rows, inputs, logits, EOS, False)
+    found = force(chosen, target, rows, inputs, logits, False)
     assert found.token[:, 0].tolist() == [2, 2, -1, 3]
     assert found.parent[:, 0].tolist() == [0, 0, 7, 7]
     # within a prefix, what cannot follow costs nothing
@@ -83,10 +83,10 @@ def test_a_target_replaces_what_was_chosen():
 def test_what_is_normalised_is_measured_from_the_chosen_token():
     chosen, rows, inputs, logits = step()
     first = chosen.log_prob[0, 0].item()
-    found = force(chosen, ints(EOS, 0, -1, 0), rows, inputs, logits, EOS, True)
+    found = force(chosen, ints(EOS, 0, -1, 0), rows, inputs, logits, True)
     assert found.log_prob[:2, 0].tolist() == [1.0 - 3.0 + first, 4.0 - 7.0 + first]
     assert found.log_prob[3, 0].item() == 8.0 - 11.0 + first
-    assert found.num_finished.tolist() == [1, 0, 0, 0]
+    assert found.num_finished.tolist() == [0, 0, 0, 0]
     assert found.count.tolist() == [1, 1, 0, 1]
 
 
@@ -94,7 +94,7 @@ def test_log_probs_that_do_not_rank():
     """They count, and rank nothing but within a prefix, where all rows have them."""
     chosen, rows, inputs, logits = step()
     log_probs = -logits.nan_to_num(neginf=9.0)
-    found = force(chosen, ints(2, 0, -1, -1), rows, inputs, logits, EOS, False, log_probs)
+    found = force(chosen, ints(2, 0, -1, -1), rows, inputs, logits, False, log_probs)
     assert found.log_prob[:2, 0].tolist() == [-2.0, -4.0]
     assert found.score[:2, 0].tolist() == [-1.0 + 2.0, -2.0 - 4.0]
 
@@ -102,11 +102,11 @@ def test_log_probs_that_do_not_rank():
 def test_rows_that_nothing_can_follow_and_rows_of_nan():
     chosen, rows, inputs, logits = step(has_nan=torch.tensor([True, False, False, False]))
     chosen = chosen._replace(count=ints(2, 1, 0, 0))
-    found = force(chosen, ints(2, 0, -1, 0), rows, inputs, logits, EOS, False)
+    found = force(chosen, ints(2, 0, -1, 0), rows, inputs, logits, False)
     assert found.token[:, 0].tolist() == [3, 0, -1, 0]
     assert found.score[:, 0].tolist() == [-0.5, 2.0, -0.5, -INF]
     assert found.count.tolist() == [2, 1, 0, 1]
-    assert force(chosen, ints(2), rows, inputs, logits[:0], EOS, False) is chosen
+    assert force(chosen, ints(2), rows, inputs, logits[:0], False) is chosen
 
 
 def demoted(
