@@ -72,7 +72,7 @@ class Scoring:
 
     @property
     def cut_length_offset(self) -> float:
-        """Tokens added to n for a hypothesis that is cut at its limit; not 0 only in `pybeam.compat`."""
+        """Tokens added to n for a hypothesis that is cut at its limit; not 0 only in `CutScoring`."""
         return 0.0
 
     @property
@@ -112,6 +112,17 @@ class Scoring:
         if self.reward != 0:
             score = score + self.reward * min(self.cap(source_length), length)
         return score
+
+
+class CutScoring(Scoring):
+    """A scoring that counts the EOS which a hypothesis cut at its limit never got.
+
+    It is for searches of other systems. Where EOS itself does not count, `offset` is -1.
+    """
+
+    @property
+    def cut_length_offset(self) -> float:
+        return 1.0
 
 
 def raw() -> Scoring:

@@ -6,23 +6,11 @@ from pybeam import processors
 from pybeam.arguments import ArgumentError, at_most
 from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor
-from pybeam.scoring import Scoring, raw
+from pybeam.scoring import CutScoring, raw
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import variable_beam
 
 __all__ = ["beam_search"]
-
-
-class CutScoring(Scoring):
-    """A scoring that counts the EOS which a hypothesis cut at its limit never got.
-
-    Args:
-        alpha, offset, scale, reward, ratio, coverage: see `pybeam.scoring.Scoring`.
-    """
-
-    @property
-    def cut_length_offset(self) -> float:
-        return 1.0
 
 
 def beam_search(

@@ -8,7 +8,6 @@ import pytest
 
 import pybeam
 from pybeam import scoring
-from pybeam.compat.fireredasr import CutScoring
 from support.laws import SOURCES, decoded
 from support.search_models import random_model
 
@@ -27,7 +26,7 @@ SCORINGS = {
     "GNMT": scoring.gnmt(1.1),
     "reward": scoring.reward(0.4),
     "bounded reward": scoring.reward(0.4, 1.5),
-    "cut": CutScoring(alpha=1.2, offset=5.0, scale=6.0, reward=0.1),
+    "cut": scoring.CutScoring(alpha=1.2, offset=5.0, scale=6.0, reward=0.1),
 }
 
 

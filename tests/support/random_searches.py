@@ -9,10 +9,10 @@ import torch
 import pybeam
 from pybeam import backends, compat
 from pybeam.backends.arrays import STOP_REASONS
-from pybeam.compat.fireredasr import CutScoring
 from pybeam.compat.huggingface import FullBeamStop
 from pybeam.contracts import Certificate, Top
 from pybeam.models.rows import Rows
+from pybeam.scoring import CutScoring
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState

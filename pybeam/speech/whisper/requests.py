@@ -21,7 +21,7 @@ from pybeam.models.settings import Settings
 from pybeam.processors.base import INT, AnyProcessor, Processor, perturbs, stage_of
 from pybeam.processors.sampling import sample
 from pybeam.request import Request, Result
-from pybeam.scoring import Scoring
+from pybeam.scoring import CutScoring
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 from pybeam.speech.whisper.assets import WhisperAssets
@@ -273,19 +273,6 @@ def _chain(own: Iterable[AnyProcessor], rules: Iterable[Processor]) -> tuple[Any
     return tuple(chain)
 
 
-@dataclass(frozen=True)
-class WithoutEos(Scoring):
-    """A scoring in which EOS does not count. The `offset` of -1 takes it away where there is one.
-
-    Args:
-        alpha, offset, scale, reward, ratio, coverage: see `pybeam.scoring.Scoring`.
-    """
-
-    @property
-    def cut_length_offset(self) -> float:
-        return 1.0
-
-
 def beam_search(width: int = 5, *, patience: float = 1.0, length_penalty: float = 1.0) -> Algorithm:
     """The beam search of faster-whisper and openai-whisper, for `Transcriber`.
 
@@ -300,5 +287,6 @@ def beam_search(width: int = 5, *, patience: float = 1.0, length_penalty: float 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
     """
-    scoring = WithoutEos(alpha=length_penalty, offset=-1.0)
+    # -1 takes EOS away where there is one
+    scoring = CutScoring(alpha=length_penalty, offset=-1.0)
     return fixed_beam(width, scoring=scoring, stop=Stop(patience=patience))

@@ -9,7 +9,7 @@ import torch
 
 import pybeam
 from pybeam import backends, drafts
-from pybeam.compat.fireredasr import CutScoring
+from pybeam.scoring import CutScoring
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.draft_state import DraftState
 from pybeam.state.new_beam import NewBeam
