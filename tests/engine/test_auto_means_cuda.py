@@ -20,7 +20,8 @@ from support.speech_models import random_features
 
 # kinds that listen, and their number of features
 SPEECH = {"Speech2Text": 6, "Whisper": 6, "FireRedASR": 14}
-KINDS = ("causal-gemma3", "m2m_100", "t5", "rnn", "ensemble", *SPEECH)
+CAUSAL = ("causal-gemma3", "causal-qwen3_moe", "causal-bloom", "causal-falcon")
+KINDS = (*CAUSAL, "m2m_100", "t5", "rnn", "ensemble", *SPEECH)
 CHAIN = (
     processors.temperature(1.5),
     processors.suppress_tokens_at_start([3, 5]),

@@ -207,6 +207,9 @@ MODELS = (
     "m2m_100",
     "t5",
     "causal-mistral",
+    "causal-qwen3_moe",
+    "causal-bloom",
+    "causal-falcon",
     "Speech2Text",
     "Whisper",
     "FireRedASR",
@@ -291,7 +294,8 @@ REPEATS = (
         "no_repeat_ngram, log_probs",
     ),
     *("allowed_items, renormalised", "suppress_tokens", "no_unk", "first_token", "eos_growth"),
-    *("t5", "wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "float8_e4m3fn"),
+    *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
+    *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "float8_e4m3fn"),
 )
 TRIPLES: dict[str, tuple[str, ...]] = {
     axis: tuple(value for value in values if value not in REPEATS) for axis, values in AXES.items()

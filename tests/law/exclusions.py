@@ -13,7 +13,8 @@ from law import axes
 
 FUNCTIONS = ("function", "function, two EOS", "function, settings")
 NO_WEIGHTS = (*FUNCTIONS, "wrapped-bart", "wrapped-mistral", "wrapped-mamba")
-NO_ATTENTION = (*NO_WEIGHTS, "rnn", "causal-mistral", "onnx")
+CAUSAL = tuple(name for name in axes.MODELS if name.startswith("causal-"))
+NO_ATTENTION = (*NO_WEIGHTS, "rnn", *CAUSAL, "onnx")
 ROUNDED = ("bfloat16", "int8", "float8_e4m3fn")
 NO_GUESSES = ("rnn", "wrapped-mamba")
 NOT_GUESSING = tuple(name for name in axes.ALGORITHMS if name not in axes.GUESSING)
@@ -151,7 +152,7 @@ EXCLUSIONS = (
         "its rule of EOS behind a prefix is of one EOS",
         "`leading_eos` of `prefix` needs one EOS",
         algorithm=("ctranslate2",),
-        model=("function, two EOS", "causal-mistral"),
+        model=("function, two EOS", *CAUSAL),
     ),
     _leave_out(
         "partial results are of one beam",
