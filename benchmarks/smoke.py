@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu": ("--dry-run",),
     "gpu.forecast": (),
     "gpu.launches": ("--only", "greedy"),
+    "gpu.triton_code": ("--only", "greedy", "--first", "1"),
     "tools.makespan": ("--lines", "20", "--simulated", "20000", "--data", "VERSES"),
     "tools.ray_overhead": (
         "--lines",

@@ -37,6 +37,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
     "transcription": (*SEARCH, "pybeam/speech"),
     "translate": SEARCH,
+    "triton-code": ("triton_kernels",),
     "wheel": ("csrc", "setup.py", "pyproject.toml", "release"),
     "whisper": (*SEARCH, "pybeam/speech"),
 }

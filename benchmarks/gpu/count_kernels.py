@@ -94,30 +94,41 @@ def step_kernels(
 ) -> dict[str, Counter[str]]:
     """Count the kernels of a step of so many sources, by phase and name.
 
-    `model` is on the device "meta", and so are its results, whose values are unknown. Every beam is full.
+    `model` is as for `ready_step`.
     """
     kernels = Kernels()
+    with ready_step(model, algorithm, schedule, num_sources) as step, ExitStack() as phases:
+        work = step.work
+        for owner, name, phase in (
+            (work.state, "plan", "plan"),
+            (work.state, "begin", "read"),
+            (work.session, "step", "model"),
+            (work.state.step, "_processed", "process"),
+            (work.state.step, "choose", "select"),
+            (work.state.step, "commit", "commit"),
+            (work.state, "report", "report"),
+        ):
+            counted = kernels.within(phase, getattr(owner, name))
+            phases.enter_context(patch.object(owner, name, counted))
+        with kernels.counting():
+            step()
+    return kernels.counts
+
+
+@contextmanager
+def ready_step(
+    model: Model, algorithm: Algorithm, schedule: Schedule, num_sources: int
+) -> Iterator[OneStep]:
+    """A step of so many sources whose Triton kernels are not started; every beam is full.
+
+    `model` is on the device "meta", and so are its results, whose values are unknown.
+    """
     with torch.inference_mode(), many_multiprocessors(), recording(lambda launch: None):
         tokens = [[5] * 8] * num_sources
         step = OneStep(model, algorithm, triton_backend, tokens, LONGEST, schedule=schedule)
-        work = step.work
-        with ExitStack() as phases:
-            for owner, name, phase in (
-                (work.state, "plan", "plan"),
-                (work.state, "begin", "read"),
-                (work.session, "step", "model"),
-                (work.state.step, "_processed", "process"),
-                (work.state.step, "choose", "select"),
-                (work.state.step, "commit", "commit"),
-                (work.state, "report", "report"),
-            ):
-                counted = kernels.within(phase, getattr(owner, name))
-                phases.enter_context(patch.object(owner, name, counted))
-            # the first step makes what is kept between steps
-            step()
-            with kernels.counting():
-                step()
-    return kernels.counts
+        # the first step makes what is kept between steps
+        step()
+        yield step
 
 
 @contextmanager

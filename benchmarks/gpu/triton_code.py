@@ -1,0 +1,91 @@
+"""What Triton makes of the kernels of a decoding step, for an sm_90 GPU that is not there.
+
+    python -m benchmarks.gpu.triton_code [--only fixed_beam ...] [--first N]
+
+Every Triton kernel that a step of these algorithms launches is compiled, once for each machine code: a row
+stands at the first case that needs it. A spill is an access to local memory (LDL, STL). The table goes to
+triton-code.json, in $OUT if that is set, else in benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pybeam
+from benchmarks.gpu.count_kernels import ready_step
+from benchmarks.gpu.launches import ALGORITHMS, SOURCES, model_of
+from benchmarks.journal import Journal, results_folder
+from pybeam.models.base import Model
+from tests.support import aot
+
+CAPABILITY = 90
+IDENTITY = ("case", "kernel", "variant")
+# the step of docs/why/gpu-limits.md comes first, with all of its kernels
+ORDER = ("fixed_beam", *(name for name in ALGORITHMS if name != "fixed_beam"))
+# layers behind the second launch the same kernels
+NUM_LAYERS = 2
+
+
+def step_launches(model: Model, name: str, num_sources: int) -> list[aot.Launch]:
+    """Return the launches of Triton kernels in a step of an algorithm; `model` is that of `model_of`."""
+    with ready_step(model, ALGORITHMS[name], pybeam.Fifo(num_sources), num_sources) as step:
+        return aot.recorded(step)
+
+
+def variants(model: Model, names: Iterable[str]) -> Iterator[tuple[dict, aot.Launch]]:
+    """Yield every machine code that steps of these algorithms need, and where it is needed first."""
+    known = set()
+    for name in names:
+        for num_sources in SOURCES:
+            numbers = Counter[str]()
+            for launch in aot.distinct(step_launches(model, name, num_sources)):
+                if launch.key not in known:
+                    known.add(launch.key)
+                    kernel = launch.kernel.__name__
+                    numbers[kernel] += 1
+                    case = f"{name}, {num_sources} sources"
+                    yield dict(case=case, kernel=kernel, variant=numbers[kernel]), launch
+
+
+def measured(launch: aot.Launch) -> dict[str, int]:
+    """Return the resources that a launch needs, and how long its code is."""
+    assembly = aot.assemble(launch, CAPABILITY)
+    return {
+        "registers": assembly.registers,
+        "stack bytes": assembly.stack,
+        "spills": assembly.count(r"\b(LDL|STL)"),
+        "shared bytes": assembly.shared,
+        "instructions": len(assembly.code),
+        "in the longest loop": max((len(loop.instructions) for loop in assembly.loops), default=0),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=ORDER,
+        default=ORDER,
+        metavar="NAME",
+        help=f"some of {', '.join(ORDER)}",
+    )
+    parser.add_argument("--first", type=int, metavar="N", help="so many kernels; default: all")
+    options = parser.parse_args()
+    journal = Journal(results_folder("cpu"), "triton-code", IDENTITY)
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_of(NUM_LAYERS, Path(folder))
+        for row, launch in islice(variants(model, options.only), options.first):
+            journal.add(row | measured(launch))
+    journal.finish(journal.own_rows)
+
+
+if __name__ == "__main__":
+    main()
