@@ -7,12 +7,14 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Arrivals, Phase, Watch
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import at_rest
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
@@ -63,7 +65,8 @@ class EngineThread(Arrivals):
         queue = self._queue
         while True:
             queue.expire()
-            now, num_waiting, late, ticket = self._take(may_wait)
+            with at_rest() if may_wait else nullcontext():
+                now, num_waiting, late, ticket = self._take(may_wait)
             queue.drop(late)
             if ticket is not None:
                 queue.notify("on_started", ticket.cost, now - ticket.submitted)

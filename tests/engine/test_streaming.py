@@ -53,6 +53,24 @@ def test_a_program_that_ends_closes_its_streams():
     assert closed == [("left", True), ("read", True)] and list(streams[0]) == []
 
 
+def test_a_stream_is_closed_once(monkeypatch):
+    """Python ends the generators around a stream when it has already forgotten the module's names."""
+    closed = []
+
+    def lists():
+        try:
+            yield [1, 2]
+        finally:
+            closed.append(True)
+
+    stream = Stream(lists(), CPU)
+    assert next(stream) == 1
+    streaming._close_all()
+    monkeypatch.setattr(streaming, "contextlib", None)
+    stream.close()
+    assert closed == [True]
+
+
 def test_seconds_are_those_of_the_work(monkeypatch):
     """A caller may take its time."""
     now, stats = [100.0], Stats()

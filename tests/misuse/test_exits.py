@@ -29,6 +29,15 @@ queue = pybeam.RequestQueue()
 threading.Thread(target=lambda: list(decoder.stream(queue)), daemon=True).start()
 queue.put([1])
 """,
+    "a stream at work": """
+import threading
+threading.Thread(target=lambda: list(decoder.stream([1] for _ in iter(int, 1))), daemon=True).start()
+next(decoder.stream([[1]]))
+""",
+    "a service at work": """
+service = pybeam.Service(decoder); service.start()
+for _ in range(50): service.submit([1])
+""",
     "a stream that waits for an iterable": """
 import threading
 def requests():
