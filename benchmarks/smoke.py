@@ -91,7 +91,10 @@ def _be_ready_to_fork() -> None:
     """Start the process that jobs are forks of. Its environment is theirs."""
     before = dict(os.environ)
     os.environ.update(QUIET)
-    os.environ.pop("PYBEAM_POISON", None)  # which is for results, and slow
+    for name in before:
+        # poison is for results, and slow; in a worker of pytest-xdist nothing is timed
+        if name == "PYBEAM_POISON" or name.startswith("PYTEST_XDIST"):
+            del os.environ[name]
     PROCESSES.set_forkserver_preload(IMPORTED)
     try:
         forkserver.ensure_running()

@@ -93,8 +93,10 @@ def connected(address: str | None) -> Iterator[None]:
         ImportError: Ray is not installed.
         OSError: there is no such cluster.
     """
-    # Ray reads both when it is imported: it reports its use to nobody, ...
+    # Ray reads all of them when it is imported: it reports its use to nobody, ...
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # ... a busy machine needs more than 5 seconds until it listens, ...
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     # ... and this is, despite its name, the only switch that keeps its processes on the loopback address
     if address is None or address.rpartition(":")[0] in LOOPBACK:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

@@ -15,6 +15,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # despite its name the only switch that makes all of Ray's processes listen at 127.0.0.1
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # a busy machine needs more than 5 seconds until it listens
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     # a lost node is noticed within seconds
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "4",
