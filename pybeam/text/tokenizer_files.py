@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pybeam.text.characters import CharacterPieces
 from pybeam.text.json_files import LARGEST, read_json
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces
 
@@ -94,6 +93,8 @@ def load_pieces(files: TokenizerFiles) -> Pieces:
         vocabulary = {**listed, **files.added_tokens(), **vocabulary}
         return MappedPieces(model, model, vocabulary, vocabulary)
     if files.config.get("model_type") == "fireredasr" and files.has(*FIREREDASR):
+        from pybeam.text.characters import CharacterPieces
+
         return CharacterPieces(*(directory / name for name in FIREREDASR))
     for name in PLAIN_SENTENCEPIECE:
         # Pegasus has 103 ids before those of its file
