@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from pybeam.search.parallel import hybrid_jacobi as hybrid_jacobi
     from pybeam.search.parallel import jacobi as jacobi
     from pybeam.search.pruning import Pruning as Pruning
+    from pybeam.search.several import sample as sample
     from pybeam.search.several import stochastic_beam as stochastic_beam
     from pybeam.serving.answers import ServedResult as ServedResult
     from pybeam.serving.errors import QueueFull as QueueFull
@@ -161,6 +162,7 @@ _HOMES = {
     "load_tokenizer": "text.tokenizer",
     "optimal_beam": "search.beams",
     "quantize": "export.quantised",
+    "sample": "search.several",
     "shrinking_beam": "search.beams",
     "stochastic_beam": "search.several",
     "variable_beam": "search.beams",

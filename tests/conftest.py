@@ -23,6 +23,7 @@ from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
 from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
+from pybeam.processors import sampling, truncation
 from pybeam.processors.bans import SuppressSequences
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
 from support.graph_memory import GraphMemory
@@ -255,6 +256,8 @@ def guard(monkeypatch):
 
     # as on a GPU
     monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
+    for module in (sampling, truncation):
+        monkeypatch.setattr(module, "may_read", lambda x: False)
     monkeypatch.setattr(Engine, "_advance", guarded)
     monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
     return counts

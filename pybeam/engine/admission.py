@@ -17,7 +17,13 @@ from pybeam.models.base import Alignment
 from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.overrides import for_target, overridden, rule_of, with_default_prefix
+from pybeam.search.overrides import (
+    for_target,
+    of_source,
+    overridden,
+    rule_of,
+    with_default_prefix,
+)
 
 # Sources encoded together when the schedule admits one at a time. An encoder batch of one wastes the
 # processor; each source more takes memory before it is needed.
@@ -154,6 +160,8 @@ class Admission:
         target = self._check_target(request.target)
         length = model.source_length(content)
         algorithm = self._algorithm_of(request, room, length)
+        if algorithm.by_source:
+            algorithm = of_source(algorithm, content, prefix)
         for processor in request.processors or ():
             processor.check(model)
         if request.target is None:

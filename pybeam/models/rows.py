@@ -33,6 +33,7 @@ class Rows:
     longest: int  #: no row has more tokens, start included
     prefix_length: Tensor  #: [S] int32, by slot: tokens of the prefix, scored or not
     max_length: Tensor  #: [S] int32, by slot: generated tokens, EOS included, at which rows are cut
+    min_length: Tensor  #: [S] int32, by slot: generated tokens before which EOS is banned
     eos_ids: tuple[int, ...]  #: see `Model.eos_ids`
     beam_score: Tensor | None = None  #: [S, K] float32, by slot and entry: what ranks it
     #: [S, P] int32, by slot: `Model.prompt`, padded with -1 on the left; kept where there are processors

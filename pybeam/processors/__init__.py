@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pybeam.processors.bans import suppress_tokens_at_start as suppress_tokens_at_start
     from pybeam.processors.base import Processor as Processor
     from pybeam.processors.base import from_function as from_function
+    from pybeam.processors.biases import sequence_bias as sequence_bias
     from pybeam.processors.ends import eos_growth as eos_growth
     from pybeam.processors.ends import first_token as first_token
     from pybeam.processors.ends import force_eos as force_eos
@@ -60,6 +61,11 @@ if TYPE_CHECKING:
     from pybeam.processors.penalties import token_penalty as token_penalty
     from pybeam.processors.sampling import gumbel as gumbel
     from pybeam.processors.sampling import sample as sample
+    from pybeam.processors.sources import encoder_no_repeat_ngram as encoder_no_repeat_ngram
+    from pybeam.processors.sources import encoder_repetition_penalty as encoder_repetition_penalty
+    from pybeam.processors.truncation import min_p as min_p
+    from pybeam.processors.truncation import top_k as top_k
+    from pybeam.processors.truncation import top_p as top_p
 
 # the module below this package that each name stands in
 _HOMES = {
@@ -67,6 +73,8 @@ _HOMES = {
     "allowed_sequences": "allowed",
     "allowed_tokens": "allowed",
     "biased_prefix": "penalties",
+    "encoder_no_repeat_ngram": "sources",
+    "encoder_repetition_penalty": "sources",
     "eos_growth": "ends",
     "eos_penalty": "penalties",
     "first_token": "ends",
@@ -74,15 +82,19 @@ _HOMES = {
     "from_function": "base",
     "gumbel": "sampling",
     "min_length": "ends",
+    "min_p": "truncation",
     "no_repeat_ngram": "bans",
     "no_unk": "bans",
     "repetition_penalty": "penalties",
     "sample": "sampling",
+    "sequence_bias": "biases",
     "suppress_sequences": "bans",
     "suppress_tokens": "bans",
     "suppress_tokens_at_start": "bans",
     "temperature": "penalties",
     "token_penalty": "penalties",
+    "top_k": "truncation",
+    "top_p": "truncation",
 }
 
 __all__ = sorted(_HOMES)

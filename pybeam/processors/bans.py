@@ -74,6 +74,26 @@ class SuppressTokensAtStart(SuppressTokens):
         return ban(logits, token.clamp(min=0), (token >= 0) & is_start)
 
 
+def check_sequences(name: str, sequences: tuple[tuple[int, ...], ...]) -> None:
+    """Raise ValueError if one is empty, or if they are too many."""
+    if not all(sequences):
+        raise ArgumentError(name, "must not hold an empty one: it would be about everything")
+    num, longest = len(sequences), max(map(len, sequences), default=0)
+    if num * longest > MAX_NUMBERS:
+        raise ArgumentError(
+            name,
+            f"must be at most {MAX_NUMBERS:,} numbers, their count times the longest one's length, but "
+            f"are {num:,} times {longest:,}; leave long ones out",
+        )
+
+
+def backwards(sequences: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Return sequences [N, L], last token first, so that any begin in the same column, padded with -1."""
+    longest = max(map(len, sequences), default=0)
+    padded = [[*reversed(line), *[-1] * (longest - len(line))] for line in sequences]
+    return torch.tensor(padded, dtype=INT).view(len(padded), longest)
+
+
 @dataclass(frozen=True)
 class SuppressSequences(Processor):
     sequences: tuple[tuple[int, ...], ...]
@@ -85,27 +105,16 @@ class SuppressSequences(Processor):
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
-        if not all(self.sequences):
-            raise ValueError("`sequences` must not hold an empty one: it would forbid everything")
-        num, longest = len(self.sequences), max(map(len, self.sequences), default=0)
-        if num * longest > MAX_NUMBERS:
-            raise ArgumentError(
-                "sequences",
-                f"must be at most {MAX_NUMBERS:,} numbers, their count times the longest one's length, but "
-                f"are {num:,} times {longest:,}; leave long ones out",
-            )
+        check_sequences("sequences", self.sequences)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return sequences [N, L], last token first, so that any begin in the same column, and N."""
+        """Return `backwards` of the sequences, and their number."""
         return self._arrays
 
     @cached_property
     def _arrays(self) -> tuple[Tensor, ...]:
         """The same; many requests may share them."""
-        longest = max(map(len, self.sequences), default=0)
-        padded = [[*reversed(line), *[-1] * (longest - len(line))] for line in self.sequences]
-        sequences = torch.tensor(padded, dtype=INT).view(len(padded), longest)
-        return sequences, torch.tensor(len(padded), dtype=INT)
+        return backwards(self.sequences), torch.tensor(len(self.sequences), dtype=INT)
 
     def check(self, model: Model) -> None:
         sequence, _ = self._arrays
@@ -128,17 +137,11 @@ class SuppressSequences(Processor):
 
     def _ban_by_row(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
         sequence = sequence.index_select(0, rows.row_slot)  # [R, N, L]
+        is_near = completed(sequence, rows, self.counts_start)
         last = sequence[..., 0]  # [R, N]
-        is_near = last >= 0
         if self.spares_eos:
             is_alone = (sequence[..., 1:] < 0).all(-1)
             is_near &= ~(is_alone & torch.stack([last == eos for eos in rows.eos_ids]).any(0))
-        seen, end = rows.seen(self.counts_start)  # [R, T], [R]
-        for back in range(1, sequence.shape[2]):
-            place = end[:, None] - (back - 1)  # [R, 1]
-            token = seen.gather(1, place.clamp(min=0).long())
-            token = torch.where(place >= 0, token, -1)
-            is_near &= (sequence[..., back] < 0) | (sequence[..., back] == token)
         return ban(logits, last.clamp(min=0), is_near)
 
     def _ban_by_source(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
@@ -163,6 +166,18 @@ class SuppressSequences(Processor):
                 row, last = row[~is_spared], last[~is_spared]
             logits[begin + row, last.long()] = -INF
         return logits
+
+
+def completed(sequence: Tensor, rows: Rows, counts_start: bool) -> Tensor:
+    """Whether the next token may complete each of these sequences [R, N, L], last token first: [R, N]."""
+    is_near = sequence[..., 0] >= 0
+    seen, end = rows.seen(counts_start)  # [R, T], [R]
+    for back in range(1, sequence.shape[2]):
+        place = end[:, None] - (back - 1)  # [R, 1]
+        token = seen.gather(1, place.clamp(min=0).long())
+        token = torch.where(place >= 0, token, -1)
+        is_near &= (sequence[..., back] < 0) | (sequence[..., back] == token)
+    return is_near
 
 
 def _near(sequence: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,6 +50,7 @@ class Processor(ABC):
             hold those of the captured step. A subclass of your own must say that it may.
         allows_cuts: whether the beginning of an output that it allows may be returned as an output.
         forces_first: whether it allows one token alone behind the start token.
+        by_source: whether `of_source` gives each source one of its own.
         separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
     """
 
@@ -64,6 +65,7 @@ class Processor(ABC):
     allows_cuts: ClassVar[bool] = True
     separates_groups: ClassVar[bool] = False
     forces_first: bool = False
+    by_source: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -113,6 +115,19 @@ class Processor(ABC):
     def items(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """Return `Hypothesis.items` of an output of these tokens behind the prefix; None: it has none."""
         return None
+
+    def of_source(self, content: Any, prefix: Sequence[int]) -> Processor:
+        """Return the processor of one source, where `by_source`.
+
+        Args:
+            content: the source, as its model has checked it.
+            prefix: tokens that its hypotheses begin with.
+        """
+        return self
+
+    def for_target(self) -> Processor:
+        """Return the processor that acts where an output is given, and scored."""
+        return self
 
     def next_group(self, chosen: Sequence[Sequence[int]]) -> Processor:
         """Return the processor of the next group of a search in groups.

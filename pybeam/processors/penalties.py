@@ -105,15 +105,8 @@ class RepetitionPenalty(Processor):
         return EditRule(Edit.REPETITION, (self.counts_start,), True, self.counts_start)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        penalty = data[0][:, None]  # [R, 1]
         token, _ = rows.seen(self.counts_start)  # [R, T]
-        largest = token.amax(1, keepdim=True)  # [R, 1]
-        has_any = largest >= 0
-        # places without a token repeat one that counts, so that each token is written with one value
-        token = torch.where(token < 0, largest, token).clamp(min=0).long()
-        value = logits.gather(1, token)
-        penalised = torch.where(value < 0, value * penalty, value / penalty)
-        return logits.scatter_(1, token, torch.where(has_any, penalised, value))
+        return penalised(logits, token, data[0])
 
 
 @dataclass(frozen=True)
@@ -164,6 +157,21 @@ class BiasedPrefix(Processor):
         return logits.scatter_(
             1, token, torch.where(follows, torch.logaddexp(value, log_beta), value)
         )
+
+
+def penalised(logits: Tensor, token: Tensor, penalty: Tensor) -> Tensor:
+    """Write ``x * penalty`` if ``x < 0``, else ``x / penalty``, at tokens [R, T], by penalties [R].
+
+    Places without a token hold something negative.
+    """
+    penalty = penalty[:, None]
+    largest = token.amax(1, keepdim=True)  # [R, 1]
+    has_any = largest >= 0
+    # places without a token repeat one that counts, so that each token is written with one value
+    token = torch.where(token < 0, largest, token).clamp(min=0).long()
+    value = logits.gather(1, token)
+    changed = torch.where(value < 0, value * penalty, value / penalty)
+    return logits.scatter_(1, token, torch.where(has_any, changed, value))
 
 
 def check_start(counts_start: bool, model: Model) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,14 +17,17 @@ from pybeam.backends import Backend, load
 from pybeam.backends.torch_gumbel import GOLDEN, gumbel_noise, mixed
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor
+from pybeam.processors.truncation import MinP, TopK, TopP, Truncation, may_read
 
 
 @dataclass(frozen=True)
-class Sample(Processor):
+class Draw(Processor):
+    """Draws from all tokens. `Sample` does more, which costs time on a GPU where no request asks for it."""
+
     temperature: float = 0.0
     seed: int = 0
     stage = "log_probs"
-    per_request: ClassVar = ("temperature", "seed")
+    per_request: ClassVar[tuple[str, ...]] = ("temperature", "seed")
 
     def __post_init__(self) -> None:
         if self.temperature != 0:
@@ -31,51 +38,144 @@ class Sample(Processor):
         seed = torch.tensor(self.seed, dtype=torch.int64)
         return torch.tensor(self.temperature, dtype=torch.float32), seed
 
+    def for_target(self) -> Draw:
+        return dataclasses.replace(self, temperature=0.0)
+
+    def cut(self, x: Tensor, given: Sequence[Tensor]) -> Tensor:
+        """Return x [R, V] with -inf for tokens that may not be drawn, by what requests give [R]."""
+        return x
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        temperature, seed = data  # [R] each
         done = rows.num_generated
-        draws = (temperature > 0) & (done >= 0)
-        if logits.is_cuda:
-            # nothing may be read back there
-            safe = torch.where(draws, temperature, 1.0)
-            return torch.where(draws[:, None], drawn(logits, safe, seed, done), logits)
+        may_not_end = done < rows.min_length.index_select(0, rows.row_slot)
+        parts = (*data, done, may_not_end)  # [R] each
+        draws = (data[0] > 0) & (done >= 0)
+        if not may_read(logits):
+            safe = torch.where(draws, data[0], 1.0), *parts[1:]
+            return torch.where(draws[:, None], self._drawn(logits, rows.eos_ids, *safe), logits)
         row = draws.nonzero()[:, 0]
         if row.numel():
-            logits[row] = drawn(logits[row], temperature[row], seed[row], done[row])
+            logits[row] = self._drawn(logits[row], rows.eos_ids, *(part[row] for part in parts))
         return logits
 
+    def _drawn(
+        self, log_probs: Tensor, eos_ids: Sequence[int], temperature: Tensor, *parts: Tensor
+    ) -> Tensor:
+        """Return log-probabilities [R, V] in which one token of each row is left.
 
-def drawn(log_probs: Tensor, temperature: Tensor, seed: Tensor, done: Tensor) -> Tensor:
-    """Return log-probabilities [R, V] in which one token of each row is left, drawn at a temperature [R].
+        Random numbers follow from the seed, from how many tokens are done, and from the token.
+        """
+        seed, *given, done, may_not_end = parts
+        x = log_probs.double() / temperature.double()[:, None]
+        for eos_id in eos_ids:
+            x[:, eos_id].masked_fill_(may_not_end, -INF)
+        x = self.cut(x, given)
+        token = torch.arange(x.shape[1], dtype=INT, device=x.device)
+        # the largest of these is a draw from softmax(x)
+        chosen = gumbel_noise(_key(seed, done + 1), token).add_(x).argmax(1, keepdim=True)  # [R, 1]
+        return torch.full_like(log_probs, -INF).scatter_(1, chosen, log_probs.gather(1, chosen))
 
-    Random numbers follow from the seed [R], from how many tokens are done [R], and from the token.
-    """
-    key = mixed(mixed(seed) + (done.long() + 1) * GOLDEN)  # [R]
-    token = torch.arange(log_probs.shape[1], dtype=INT, device=log_probs.device)
-    # the largest of these is a draw from softmax(log_probs / temperature)
-    noisy = gumbel_noise(key, token).add_(log_probs.double() / temperature.double()[:, None])
-    chosen = noisy.argmax(1, keepdim=True)  # [R, 1]
-    return torch.full_like(log_probs, -INF).scatter_(1, chosen, log_probs.gather(1, chosen))
+
+@dataclass(frozen=True)
+class Sample(Draw):
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    draw: int = 0
+    by_source: bool = False
+    per_request: ClassVar = (
+        *("temperature", "seed", "top_k", "top_p", "min_p", "draw", "by_source"),
+    )
+    separates_groups: ClassVar = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("draw", self.draw, 0, LARGEST)
+        _ = self._cuts  # each checks its number
+
+    @cached_property
+    def _cuts(self) -> tuple[Truncation, ...]:
+        return TopK(self.top_k), TopP(self.top_p), MinP(self.min_p)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        temperature, seed = super().parameters()
+        if self.draw:
+            seed = _key(seed, torch.tensor(self.draw))
+        return temperature, seed, *(own for cut in self._cuts for own in cut.parameters())
+
+    def cut(self, x: Tensor, given: Sequence[Tensor]) -> Tensor:
+        for cut, own in zip(self._cuts, given, strict=True):
+            x = cut.cut(x, own)
+        return x
+
+    def of_source(self, content: Any, prefix: Sequence[int]) -> Sample:
+        """Return the one whose seed follows from its own and from what is decoded."""
+        if not self.by_source:
+            return self
+        digest = hashlib.blake2b(digest_size=8)
+        _feed(digest, (self.seed, list(prefix), content))
+        seed = int.from_bytes(digest.digest(), "little") & LARGEST
+        return dataclasses.replace(self, seed=seed, by_source=False)
+
+    def next_group(self, chosen: Sequence[Sequence[int]]) -> Sample:
+        """Return the one that makes the next draw, which is independent of those before it."""
+        return dataclasses.replace(self, draw=self.draw + 1)
 
 
-def sample(temperature: float = 0.0, seed: int = 0) -> Sample:
+def _feed(digest: hashlib.blake2b, content: Any) -> None:
+    """Add to a digest what a source consists of: tensors, numbers, and what holds them."""
+    if isinstance(content, Tensor):
+        digest.update(f"{content.dtype} {list(content.shape)}".encode())
+        digest.update(
+            content.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
+    elif isinstance(content, list | tuple):
+        digest.update(f"{len(content)}".encode())
+        for part in content:
+            _feed(digest, part)
+    else:
+        digest.update(f"{content!r} ".encode())
+
+
+def _key(seed: Tensor, number: Tensor) -> Tensor:
+    """Return keys [R] int64 of random numbers, by seeds and numbers [R]."""
+    return mixed(mixed(seed) + number.long() * GOLDEN)
+
+
+def sample(
+    temperature: float = 0.0,
+    seed: int = 0,
+    *,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    draw: int = 0,
+) -> Sample:
     """Draw each row's next token from ``softmax(log_probs / temperature)``; no other token is left.
 
-    The token keeps its log-probability, so scores are those of the model. With a beam of width 1 hypotheses
-    are samples of it. Random numbers follow from the seed and the number of generated tokens alone, so a
-    request's sample does not depend on what is decoded beside it.
+    With `top_k`, `top_p` and `min_p`, the tokens that these processors leave are drawn, with probabilities in
+    their old proportion. They see ``log_probs / temperature``, one after another in this order, as in
+    transformers.
 
-    Stage "log_probs"; it should be the last. Per request: both numbers. `gumbel` draws several hypotheses
+    The token keeps its log-probability, so scores are those of the model, at temperature 1 and with all
+    tokens. With a beam of width 1 hypotheses are samples; `pybeam.sample` is that search. Random numbers
+    follow from the seed, the draw, the number of generated tokens and the token alone. So a request's sample
+    does not depend on what is decoded beside it, and requests with the same seed share their random numbers.
+    Before `min_length` EOS is not drawn.
+
+    Stage "log_probs"; it should be the last. Per request: all numbers. `gumbel` draws several hypotheses
     without replacement.
 
     Args:
         temperature: 0 draws nothing and changes nothing.
         seed: 0 to 2**63 - 1.
+        top_k, top_p, min_p: see the processors of these names.
+        draw: 0 to 2**63 - 1; samples of one seed and different draws are independent.
 
     Raises:
         TypeError, ValueError: a value is no such number.
     """
-    return Sample(temperature, seed)
+    return Sample(temperature, seed, top_k, top_p, min_p, draw)
 
 
 @dataclass(frozen=True)

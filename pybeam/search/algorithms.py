@@ -42,7 +42,8 @@ class Algorithm:
             see `pybeam.fixed_beam`.
         finishing: what happens to a candidate that ends in EOS.
         pruning: which candidates leave the beam early.
-        num_groups: groups of a `pybeam.diverse` search.
+        num_groups: searches of a request, one after another: the groups of `pybeam.diverse`, the draws of
+            `pybeam.sample`.
         regrows: with `Finishing.SHRINK`: a place is empty for one step only.
         draft: how tokens are guessed ahead; None: one token a step.
         n_best, min_length, max_length, scoring, processors, stop, prefix, ended_only: see
@@ -150,9 +151,9 @@ class Algorithm:
         tells = isinstance(last, base.Processor) and last.separates_groups
         if self.num_groups > 1 and not tells:
             raise ValueError(
-                f"`processors` must have Diversity last in a search in {self.num_groups} groups, which tells "
-                f"a group what the others chose, but {last!r} is the last; put others in front of it, or "
-                "take an algorithm without groups"
+                f"`processors` must have Diversity or Sample last in a search in {self.num_groups} groups, "
+                f"which tells them apart, but {last!r} is the last; put others in front of it, or take an "
+                "algorithm without groups"
             )
 
     def _check_draft(self) -> None:
@@ -205,6 +206,11 @@ class Algorithm:
     def perturbs(self) -> bool:
         """Whether something else than log-probabilities ranks hypotheses; see `Processor.perturbs`."""
         return any(map(base.perturbs, self.processors))
+
+    @cached_property
+    def by_source(self) -> bool:
+        """Whether a processor is another one for each source; see `Processor.by_source`."""
+        return any(isinstance(one, base.Processor) and one.by_source for one in self.processors)
 
     @cached_property
     def max_rows(self) -> int:

@@ -17,15 +17,20 @@ from pybeam.stopping import Stop
 P = ParamSpec("P")
 
 
-class SamplingOptions(TypedDict, total=False):
-    """The options of `pybeam.stochastic_beam`."""
+class DrawOptions(TypedDict, total=False):
+    """The options of `pybeam.sample`."""
 
-    n_best: int
     min_length: int
     max_length: int | SourceLimit | None
     processors: Sequence[AnyProcessor]
     prefix: PrefixRule
     ended_only: bool
+
+
+class SamplingOptions(DrawOptions, total=False):
+    """The options of `pybeam.stochastic_beam`."""
+
+    n_best: int
 
 
 class SearchOptions(SamplingOptions, total=False):

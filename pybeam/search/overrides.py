@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from pybeam.arguments import LARGEST_INT32, whole
@@ -68,9 +69,21 @@ def for_target(
         ended_only=False,
         scoring=algorithm.scoring if request.scoring is None else request.scoring,
         prefix=FREE,
-        processors=base.overridden(algorithm.processors, request.processors),
+        processors=tuple(
+            one.for_target() if isinstance(one, base.Processor) else one
+            for one in base.overridden(algorithm.processors, request.processors)
+        ),
         draft=None if algorithm.draft is None else algorithm.draft.for_request(request),
     )
+
+
+def of_source(algorithm: Algorithm, content: Any, prefix: Sequence[int]) -> Algorithm:
+    """Return the algorithm for one source, as its model has checked it."""
+    processors = tuple(
+        one.of_source(content, prefix) if isinstance(one, base.Processor) else one
+        for one in algorithm.processors
+    )
+    return dataclasses.replace(algorithm, processors=processors)
 
 
 def overridden(

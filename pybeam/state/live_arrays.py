@@ -85,7 +85,7 @@ class LiveArrays:
         # what opens the beams of an algorithm, by its id
         self._lines: dict[int, tuple[Algorithm, list[int], list[float]]] = {}
         # columns of the beams, cut out once, because a step may need neither
-        self._limits: tuple[Beams, Tensor, Tensor] | None = None
+        self._limits: tuple[Beams, Tensor, Tensor, Tensor] | None = None
 
     @property
     def width_capacity(self) -> int:
@@ -205,8 +205,8 @@ class LiveArrays:
         """Return the rows that were read from slots [A]."""
         beams = self.beams
         if self._limits is None or self._limits[0] is not beams:
-            self._limits = beams, beams.prefix_length, beams.max_length
-        _, prefix_length, max_length = self._limits
+            self._limits = beams, beams.prefix_length, beams.max_length, beams.min_length
+        _, prefix_length, max_length, min_length = self._limits
         return Rows(
             tree=self.tree,
             slot=slot,
@@ -220,6 +220,7 @@ class LiveArrays:
             longest=longest,
             prefix_length=prefix_length,
             max_length=max_length,
+            min_length=min_length,
             eos_ids=self.eos_ids,
             beam_score=beams.score,
             prompt=self.processors.prompts,

@@ -28,6 +28,9 @@ CHAIN = (
     processors.suppress_sequences([[9], [7, 8]]),
     processors.repetition_penalty(1.3, counts_start=True),
     processors.no_repeat_ngram(2),
+    processors.top_k(30),
+    processors.top_p(0.99),
+    processors.min_p(0.001),
     processors.suppress_tokens([12], stage="log_probs"),
     processors.eos_penalty(0.9),
     processors.biased_prefix(0.2, [6, 7]),
@@ -38,6 +41,7 @@ SEARCHES = {
     **ALGORITHMS,
     **RECIPES,
     "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=CHAIN),
+    "sample": pybeam.sample(2, top_k=30, top_p=0.9, min_p=0.01, max_length=9),
     "items": pybeam.fixed_beam(4, max_length=9, processors=(allowed_items(ITEMS),)),
     "diverse": pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5),
 }

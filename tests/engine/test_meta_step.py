@@ -36,6 +36,9 @@ CHAIN = (
     processors.repetition_penalty(1.3),
     processors.no_repeat_ngram(2),
     whisper_timestamps(40),
+    processors.top_k(30),
+    processors.top_p(0.99),
+    processors.min_p(0.001),
     processors.suppress_tokens([12], stage="log_probs"),
     processors.eos_penalty(0.9),
     processors.biased_prefix(0.2, [6, 7]),
@@ -47,6 +50,7 @@ CASES = {
     "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=CHAIN),
     "trie": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=(TRIE,)),
     "diverse": pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5),
+    "sample": pybeam.sample(2, top_k=9, top_p=0.9, min_p=0.01, max_length=15),
     "gumbel": pybeam.fixed_beam(4, max_length=15, processors=(processors.gumbel(3),)),
 }
 

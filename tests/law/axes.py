@@ -64,6 +64,9 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "optimal_beam": lambda: pybeam.optimal_beam(3, 0.5, 1.5, **_OPTIONS),
     "huang_beam": lambda: pybeam.huang_beam(3, 0.5, **_OPTIONS),
     "stochastic_beam": lambda: pybeam.stochastic_beam(3, 5, **_OPTIONS),
+    "sample": lambda: pybeam.sample(
+        2, temperature=1.3, top_k=8, top_p=0.95, min_p=0.01, seed=5, **_GREEDY
+    ),
     "diverse": lambda: pybeam.diverse(pybeam.fixed_beam(2, **_OPTIONS), 2, 0.7),
     "diverse, held": lambda: pybeam.diverse(pybeam.variable_beam(2, 4.0, **_OPTIONS), 3, 0.3),
     "jacobi": lambda: pybeam.jacobi(**_GREEDY),
@@ -89,7 +92,7 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "opennmt": lambda: compat.opennmt.beam_search(3, n_best=2, max_length=LENGTH),
 }
 GUESSING = ("jacobi", "gauss_seidel_jacobi", "hybrid_jacobi", "adaptive_jacobi")
-GROUPS = ("diverse", "diverse, held")
+GROUPS = ("sample", "diverse", "diverse, held")
 
 
 class Whimsical(pybeam.Fifo):
@@ -148,6 +151,16 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
         processors.suppress_tokens_at_start([model.eos_id, 3])
     ],
     "suppress_sequences": lambda model: [processors.suppress_sequences([[5, 6], [3, 6], [8]])],
+    "sequence_bias": lambda model: [processors.sequence_bias({(3,): 1.0, (5, 6): -2.0})],
+    "encoder_repetition_penalty": lambda model: [
+        processors.encoder_repetition_penalty(1.3, [3, 8])
+    ],
+    "encoder_no_repeat_ngram": lambda model: [
+        processors.encoder_no_repeat_ngram(2, [5, 3, 6, 8, 8])
+    ],
+    "top_k": lambda model: [processors.top_k(4)],
+    "top_p": lambda model: [processors.top_p(0.8)],
+    "min_p": lambda model: [processors.min_p(0.05)],
     "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
     "allowed_items": lambda model: [allowed_items(CATALOGUE)],
@@ -158,7 +171,7 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "force_eos": lambda model: [processors.force_eos()],
     "eos_growth": lambda model: [processors.eos_growth(1, 1.5)],
     "gumbel": lambda model: [processors.gumbel(3)],
-    "sample": lambda model: [processors.sample(0.8, 5)],
+    "sample": lambda model: [processors.sample(0.8, 5, top_k=6)],
     "whisper_timestamps": lambda model: [_timestamps(model, 2)],
     "a function": lambda model: [taxed],
     "from_function": lambda model: [processors.from_function(taxed, stage="log_probs")],
@@ -185,6 +198,12 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "suppress_tokens": lambda model: [processors.suppress_tokens([3, 5, 8])],
     "suppress_tokens_at_start": lambda model: [processors.suppress_tokens_at_start([5])],
     "suppress_sequences": lambda model: [processors.suppress_sequences([[9], [5, 3, 6]])],
+    "sequence_bias": lambda model: [processors.sequence_bias({(8,): -1.0})],
+    "encoder_repetition_penalty": lambda model: [processors.encoder_repetition_penalty(0.8, [5])],
+    "encoder_no_repeat_ngram": lambda model: [processors.encoder_no_repeat_ngram(1, [6])],
+    "top_k": lambda model: [processors.top_k(2)],
+    "top_p": lambda model: [processors.top_p(0.4)],
+    "min_p": lambda model: [processors.min_p(0.3)],
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
     "allowed_items": lambda model: [
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
@@ -193,7 +212,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS), renormalize=True)
     ],
     "gumbel": lambda model: [processors.gumbel(7)],
-    "sample": lambda model: [processors.sample(1.2, 6)],
+    "sample": lambda model: [processors.sample(1.2, 6, top_p=0.9, draw=1)],
     "whisper_timestamps": lambda model: [_timestamps(model, 0)],
     "several": lambda model: [processors.eos_penalty(1.4), processors.temperature(0.9)],
     "several, with state": lambda model: [processors.biased_prefix(0.3, [3, 3])],
@@ -294,6 +313,7 @@ REPEATS = (
         "no_repeat_ngram, log_probs",
     ),
     *("allowed_items, renormalised", "suppress_tokens", "no_unk", "first_token", "eos_growth"),
+    *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
     *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "float8_e4m3fn"),
 )

@@ -143,6 +143,13 @@ EXCLUSIONS = (
         algorithm=("stochastic_beam", *axes.GROUPS),
     ),
     _leave_out(
+        "a request changes the one processor of its class",
+        "of class Sample it has 2",
+        processor=("sample",),
+        algorithm=("sample",),
+        override=("processors",),
+    ),
+    _leave_out(
         "a reward is of generated tokens",
         "`reward` must be 0 where a prefix counts in the length",
         algorithm=REWARDED,

@@ -17,6 +17,7 @@ from pybeam.state.step import StepPlan
 from support import processor_oracles as oracles
 from support.laws import decoded
 from support.search_models import BOS, EOS, next_logits, random_model
+from support.statistics import chi_square
 from support.threads import THREAD_COUNTS
 
 V, LENGTH = 4, 4
@@ -98,22 +99,6 @@ def test_the_best_leaves_of_the_whole_tree(backend):
                 assert len({(*h.tokens, h.ended) for h in result.hypotheses}) == num
                 total = sum(math.exp(h.score) for h in result.hypotheses)
                 assert total == pytest.approx(1, abs=1e-5)
-
-
-def chi_square(counts: dict, expected: dict) -> float:
-    """Standard deviations that the statistic lies above its mean; rare cells are one."""
-    observed, probable = [0.0], [0.0]
-    for cell, number in expected.items():
-        if number < 5:
-            observed[0] += counts.get(cell, 0)
-            probable[0] += number
-        else:
-            observed.append(counts.get(cell, 0))
-            probable.append(number)
-    pairs = [(o, p) for o, p in zip(observed, probable, strict=True) if p > 0]
-    statistic = sum((o - p) ** 2 / p for o, p in pairs)
-    freedom = len(pairs) - 1
-    return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
 def test_the_distribution_of_the_first_two_draws():

@@ -78,6 +78,36 @@ V = 9
         (lambda: whisper_timestamps(3, stage="x"), ValueError, "`stage` must be 'logits' or"),
         (lambda: p.sample(-1), ValueError, "`temperature` must be finite, greater than 0"),
         (lambda: p.sample(1, -1), ValueError, "`seed` must be 0 to"),
+        (
+            lambda: p.sequence_bias([[1, 2, 3]]),
+            TypeError,
+            "`biases` must be pairs of token ids and",
+        ),
+        (lambda: p.sequence_bias([([], 1.0)]), ValueError, "`biases` must not hold an empty one"),
+        (lambda: p.sequence_bias({(3,): math.inf}), ValueError, "`biases` must be finite"),
+        (lambda: p.sequence_bias({(3,): "x"}), TypeError, "`biases` must be a number"),
+        (lambda: p.sequence_bias({(3,): 1}, stage="x"), ValueError, "`stage` must be 'logits' or"),
+        (lambda: p.encoder_repetition_penalty(0), ValueError, "`penalty` must be finite, greater"),
+        (lambda: p.encoder_repetition_penalty(2, 3), TypeError, "`source` must be a list of token"),
+        (
+            lambda: p.encoder_repetition_penalty(2, stage="x"),
+            ValueError,
+            "`stage` must be 'logits' or",
+        ),
+        (lambda: p.encoder_no_repeat_ngram(0), ValueError, "`n` must be at least 1, but is 0"),
+        (lambda: p.encoder_no_repeat_ngram(2, [-1]), ValueError, "`source` must hold token ids"),
+        (lambda: p.sample(1, top_k=-1), ValueError, "`top_k` must be at least 0, but is -1"),
+        (lambda: p.sample(1, top_p=2), ValueError, "`top_p` must be 0 to 1, but is 2"),
+        (lambda: p.sample(1, min_p=2), ValueError, "`min_p` must be 0 to 1, but is 2"),
+        (lambda: p.sample(1, draw=-1), ValueError, "`draw` must be 0 to"),
+        (lambda: p.top_k(2.0), TypeError, "`top_k` must be an int, but is 2.0"),
+        (lambda: p.top_k(2, stage="x"), ValueError, "`stage` must be 'logits' or"),
+        (lambda: p.top_p(-0.5), ValueError, "`top_p` must be 0 to 1, but is -0.5"),
+        (lambda: p.top_p(True), TypeError, "`top_p` must be a number, but is True"),
+        (lambda: p.top_p(0.5, stage="x"), ValueError, "`stage` must be 'logits' or"),
+        (lambda: p.min_p(-0.1), ValueError, "`min_p` must be 0 to 1, but is -0.1"),
+        (lambda: p.min_p(math.nan), ValueError, "`min_p` must be 0 to 1, but is nan"),
+        (lambda: p.min_p(0.5, stage="x"), ValueError, "`stage` must be 'logits' or"),
         (lambda: p.from_function(len, stage=1), ValueError, "`stage` must be 'logits' or"),
     ],
 )
@@ -87,7 +117,8 @@ def test_construction(build, error, message):
 
 
 def test_numbers_at_their_limits():
-    assert p.sample(1, 2**63 - 1).seed == 2**63 - 1
+    assert p.sample(1, 2**63 - 1, draw=2**63 - 1).seed == 2**63 - 1
+    assert p.top_k(2**31 - 1).k == 2**31 - 1 and p.top_p(1).p == p.min_p(1).p == 1
     assert p.eos_growth(0, 0.5).factor == 0.5
 
 

@@ -20,6 +20,9 @@ V = 11
 SEQUENCES = [[3], [4, 5], [5, 4, 3], [2, 2], [2, 2, 2], [7, 8, 9, 10, 6], [4, 4]]
 ALLOWED = [[2], [2, 3], [2, 3, 4, 5], [5, 5, 5, 2], [6, 2], [2, 4]]
 
+SOURCE = [3, 2, 5, 3, 4, 3, 2]
+BIASES = [((3,), 1.5), ((4, 5), -2.0), ((5, 4, 3), 0.7), ((2, 2), -0.3), ((START, 6), 4.0)]
+
 # name -> (processor, oracle and what it takes beyond the row)
 CASES = {
     "temperature": (processors.temperature(1.7), (oracles.temperature, 1.7)),
@@ -64,6 +67,31 @@ CASES = {
         ),
         (oracles.suppress_sequences, [*SEQUENCES, [1], [START, 6], [START, 4, 2]], True, True),
     ),
+    "sequence_bias": (
+        processors.sequence_bias(dict(BIASES)),
+        (oracles.sequence_bias, BIASES),
+    ),
+    "sequence_bias-start": (
+        processors.sequence_bias(dict(BIASES), counts_start=True, stage="log_probs"),
+        (oracles.sequence_bias, BIASES, True),
+    ),
+    "no_sequence_bias": (processors.sequence_bias(), (oracles.sequence_bias, [])),
+    "encoder_repetition_penalty": (
+        processors.encoder_repetition_penalty(1.3, [3, 0, 3, 7]),
+        (oracles.encoder_repetition_penalty, 1.3, [3, 0, 7]),
+    ),
+    "encoder_repetition_penalty-none": (
+        processors.encoder_repetition_penalty(1.3, stage="log_probs"),
+        (oracles.encoder_repetition_penalty, 1.3, []),
+    ),
+    "encoder_no_repeat_ngram": (
+        processors.encoder_no_repeat_ngram(2, [4, 3, 3, 2, 4, 3]),
+        (oracles.encoder_no_repeat_ngram, 2, [4, 3, 3, 2, 4, 3]),
+    ),
+    "encoder_no_repeat_ngram-start": (
+        processors.encoder_no_repeat_ngram(1, [START, 3], counts_start=True),
+        (oracles.encoder_no_repeat_ngram, 1, [START, 3], True),
+    ),
     "min_length": (processors.min_length(3), (oracles.min_length, 3)),
     "min_length-prefix": (
         processors.min_length(3, counts_prefix=True, stage="log_probs"),
@@ -82,6 +110,13 @@ CASES = {
         processors.suppress_sequences([]),
         (oracles.suppress_sequences, []),
     ),
+    "top_k": (processors.top_k(3), (oracles.top_k, 3)),
+    "top_k-log_probs": (processors.top_k(1, stage="log_probs"), (oracles.top_k, 1)),
+    "top_k-all": (processors.top_k(V + 1), (oracles.top_k, V + 1)),
+    "top_p": (processors.top_p(0.75), (oracles.top_p, 0.75)),
+    "top_p-log_probs": (processors.top_p(0, stage="log_probs"), (oracles.top_p, 0)),
+    "min_p": (processors.min_p(0.125), (oracles.min_p, 0.125)),
+    "min_p-best": (processors.min_p(1, stage="log_probs"), (oracles.min_p, 1)),
     "biased_prefix": (
         processors.biased_prefix(0.4, [2, 3, 4]),
         (oracles.biased_prefix, 0.4, [2, 3, 4]),
@@ -188,6 +223,21 @@ def transformers_processors() -> dict:
             processors.suppress_sequences(bad_words_ids, counts_start=True, spares_eos=True),
             bad_words,
         ),
+        "top_k": (processors.top_k(3), hf.TopKLogitsWarper(3)),
+        "top_p": (processors.top_p(0.75), hf.TopPLogitsWarper(0.75)),
+        "min_p": (processors.min_p(0.125), hf.MinPLogitsWarper(0.125)),
+        "sequence_bias": (
+            processors.sequence_bias(BIASES, counts_start=True),
+            hf.SequenceBiasLogitsProcessor([[list(line), bias] for line, bias in BIASES]),
+        ),
+        "encoder_repetition_penalty": (
+            processors.encoder_repetition_penalty(1.3, SOURCE),
+            hf.EncoderRepetitionPenaltyLogitsProcessor(1.3, torch.tensor([SOURCE] * 8)),
+        ),
+        "encoder_no_repeat_ngram": (
+            processors.encoder_no_repeat_ngram(2, SOURCE, counts_start=True),
+            hf.EncoderNoRepeatNGramLogitsProcessor(2, torch.tensor([SOURCE] * 8)),
+        ),
         "first_token": (processors.first_token(4), hf.ForcedBOSTokenLogitsProcessor(4)),
         "force_eos": (
             processors.force_eos(is_scored=False),
@@ -280,7 +330,8 @@ def test_rows_without_any_token_stay_so():
     histories = [[START], [START, 4]]
     logits = torch.stack((torch.full((V,), -math.inf), torch.zeros(V)))
     everything = processors.suppress_tokens(range(V))
-    for last in (processors.eos_penalty(0.5), processors.biased_prefix(0.0, [3])):
+    others = (processors.top_k(2), processors.top_p(0.5), processors.min_p(0.5))
+    for last in (processors.eos_penalty(0.5), processors.biased_prefix(0.0, [3]), *others):
         result = processed([everything, last], logits, histories)
         assert (result == -math.inf).all()
 
@@ -297,67 +348,6 @@ def test_a_large_trie():
         (oracles.allowed_sequences, sequences), "logits", logits, histories, [0] * 40
     )
     assert_close(processed([trie], logits, histories), expected)
-
-
-@pytest.mark.thinned(most=1)
-@pytest.mark.parametrize("most", [None, 0, 3])
-@pytest.mark.parametrize("stage", ["logits", "log_probs"])
-def test_timestamps_as_transformers(most, stage):
-    """Behind prompts that hold timestamps, too, in every state of a segment, at any temperature of logits."""
-    import transformers as hf
-
-    begin, eos, size = 12, 1, 40
-    settings = hf.GenerationConfig(
-        no_timestamps_token_id=begin - 1, eos_token_id=eos, max_initial_timestamp_index=most
-    )
-    rng = random.Random(7)
-    ours = whisper_timestamps(begin - 1, max_initial=most, stage=stage)
-    seen = set()
-    for seed in range(60):
-        forced = rng.choice([0, 1, 5])
-        length = rng.choice([0, 1, 2, 3, 6])
-        theirs = hf.WhisperTimeStampLogitsProcessor(settings, begin_index=1 + forced)
-        histories = [
-            [START, *(rng.randrange(2, size) for _ in range(forced)), *stamped(rng, length, begin)]
-            for _ in range(8)
-        ]
-        torch.manual_seed(seed)
-        logits = rng.choice([0.3, 1, 4]) * torch.randn(8, size)
-        # at times the timestamps are likely, and at times they are not
-        logits[:, begin:] += rng.choice([-4, -2, 0])
-        logits = logits.log_softmax(1) if stage == "log_probs" else logits
-        expected = theirs(torch.tensor(histories), logits.clone())
-        found = processed([ours], logits, histories, [forced] * 8)
-        assert_close(found, expected)
-        seen |= {
-            (bool(row[:begin].isfinite().any()), bool(row[begin:].isfinite().any()))
-            for row in found
-        }
-    assert seen >= {(True, True), (True, False), (False, True)}
-
-
-def stamped(rng: random.Random, length: int, begin: int) -> list[int]:
-    """Draw text in which timestamps never decrease, as the rules leave it."""
-    tokens: list[int] = []
-    last = begin
-    for _ in range(length):
-        if rng.random() < 0.5:
-            last = min(last + rng.randrange(3), 39)
-            tokens.append(last)
-        else:
-            tokens.append(rng.randrange(2, begin - 1))
-    return tokens
-
-
-def test_rows_do_not_depend_on_others_when_timestamps_win():
-    """The sums of all timestamps are compared, and their rounding must not follow the batch."""
-    torch.manual_seed(0)
-    rows = torch.randn(33, 1600)
-    histories = [[START, 7, 60]] * 33
-    ours = whisper_timestamps(50)
-    together = processed([ours], rows, histories)
-    for r in (0, 16, 32):
-        assert torch.equal(processed([ours], rows[r : r + 1], histories[:1])[0], together[r])
 
 
 @pytest.mark.parametrize("counts_start", [False, True])

@@ -26,16 +26,28 @@ CHAINS = {
         [
             processors.temperature(1.4),
             processors.repetition_penalty(1.3),
+            processors.sequence_bias({(5,): 0.5, (2, 3): -1.0}),
+            processors.encoder_repetition_penalty(1.2, [7, 3]),
             processors.no_repeat_ngram(2),
+            processors.encoder_no_repeat_ngram(2, [3, 5, 8]),
             processors.suppress_tokens([4]),
             processors.suppress_sequences([[5, 6], [2, 3, 7]]),
+            processors.top_k(7),
+            processors.top_p(0.97),
+            processors.min_p(0.01),
         ],
         [
             (oracles.temperature, 1.4),
             (oracles.repetition_penalty, 1.3),
+            (oracles.sequence_bias, [((5,), 0.5), ((2, 3), -1.0)]),
+            (oracles.encoder_repetition_penalty, 1.2, [7, 3]),
             (oracles.no_repeat_ngram, 2),
+            (oracles.encoder_no_repeat_ngram, 2, [3, 5, 8]),
             (oracles.suppress_tokens, [4]),
             (oracles.suppress_sequences, [[5, 6], [2, 3, 7]]),
+            (oracles.top_k, 7),
+            (oracles.top_p, 0.97),
+            (oracles.min_p, 0.01),
         ],
     ),
     "log_probs": (
@@ -131,6 +143,9 @@ def test_neutral_processors_change_nothing(backend, name):
         processors.repetition_penalty(1),
         processors.no_repeat_ngram(40),
         processors.suppress_tokens([]),
+        processors.top_k(),
+        processors.top_p(),
+        processors.min_p(),
         lambda logits, rows: logits,
     ]
     algorithm = ALGORITHMS[name]

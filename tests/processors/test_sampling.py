@@ -10,9 +10,12 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.processors import sampling, truncation
+from support import processor_oracles as oracles
 from support.laws import SOURCES, decoded
 from support.processor_rows import START, processed
 from support.search_models import BOS, EOS, next_logits, random_model
+from support.statistics import chi_square
 
 V = 9
 
@@ -88,6 +91,93 @@ def test_a_prefix_and_temperature_zero_are_left_alone():
     assert torch.equal(found[0], logits.log_softmax(1)[0])
     assert found[1].isfinite().sum() == 1
     assert torch.equal(processed([processors.sample()], logits, histories), logits.log_softmax(1))
+
+
+def test_a_seed_has_many_draws_and_the_first_is_its_own():
+    model = random_model(4, V)
+    algorithm = pybeam.greedy(max_length=8, processors=[processors.sample()])
+    requests = [
+        pybeam.Request([1], source_id=0, processors=[processors.sample(1.0, seed, draw=draw)])
+        for seed in (0, 7)
+        for draw in range(20)
+    ]
+    found = [
+        tuple(one.hypotheses[0].tokens) for one in pybeam.Decoder(model, algorithm).decode(requests)
+    ]
+    assert len(set(found)) > 20
+    plain = pybeam.Request([1], source_id=0, processors=[processors.sample(1.0, 7)])
+    [first] = pybeam.Decoder(model, algorithm).decode([plain])
+    assert tuple(first.hypotheses[0].tokens) == found[20]
+
+
+CUTS = [
+    (dict(top_k=3), [(oracles.top_k, 3)]),
+    (dict(top_p=0.7), [(oracles.top_p, 0.7)]),
+    (dict(min_p=0.3), [(oracles.min_p, 0.3)]),
+    (
+        dict(top_k=6, top_p=0.8, min_p=0.1),
+        [(oracles.top_k, 6), (oracles.top_p, 0.8), (oracles.min_p, 0.1)],
+    ),
+]
+
+
+@pytest.mark.thinned(most=3)
+@pytest.mark.parametrize("everywhere", [False, True], ids=["read", "as on a GPU"])
+@pytest.mark.parametrize(("cuts", "chain"), CUTS, ids=lambda given: "-".join(map(str, given)))
+def test_what_may_come_is_what_others_leave_of_it(cuts, chain, everywhere, monkeypatch):
+    """As often as it should, by chi-square, beside requests that may draw anything."""
+    if everywhere:
+        for module in (sampling, truncation):
+            monkeypatch.setattr(module, "may_read", lambda x: False)
+    temperature, num = 0.7, 1000
+    logits = 1.5 * torch.randn(V, generator=torch.Generator().manual_seed(8)).double()
+    row = oracles.log_softmax((logits / temperature).tolist())
+    for oracle, given in chain:
+        row = oracle(row, [START], 0, given)
+    expected = torch.tensor(row).softmax(0)
+    plain = processors.sample(0.0)
+    requests = [(processors.sample(temperature, seed, **cuts),) for seed in range(num)]
+    requests += [(processors.sample(temperature, seed),) for seed in range(num)]
+    lines = logits.expand(2 * num, V).clone()
+    found = processed([plain], lines, [[START]] * (2 * num), requests=requests)
+    drawn = found.isfinite()
+    assert drawn.sum(1).eq(1).all()
+    assert not drawn[:num, expected == 0].any()
+    everything = (logits / temperature).softmax(0)
+    for own, shares in ((drawn[:num], expected), (drawn[num:], everything)):
+        counts = dict(enumerate(own.sum(0).tolist()))
+        assert chi_square(counts, dict(enumerate((num * shares).tolist()))) < 3
+
+
+def test_equal_tokens_stay_together():
+    """Whatever their order, so that no rule decides by number."""
+    for token in range(V):
+        logits = torch.zeros(1, V).log_softmax(1)
+        logits[0, token] = 3.0
+        for cut in (processors.top_k(2), processors.top_p(0.9999), processors.min_p(0.001)):
+            assert processed([cut], logits.clone(), [[START]]).isfinite().all()
+        for cut in (processors.top_k(1), processors.top_p(0.5), processors.min_p(0.5)):
+            found = processed([cut], logits.clone(), [[START]])
+            assert found.isfinite().nonzero().tolist() == [[0, token]]
+
+
+def test_eos_is_not_drawn_before_it_may_come():
+    model = random_model(7, V, eos_bonus=2.0)
+    algorithm = pybeam.greedy(min_length=5, max_length=12, processors=[processors.sample()])
+    results = pybeam.Decoder(model, algorithm).decode(requests_of(1.0, 200))
+    lengths = {len(result.hypotheses[0].tokens) for result in results}
+    assert min(lengths) == 5 and len(lengths) > 2
+
+
+def test_a_given_output_is_scored_as_the_model_scores_it():
+    model = random_model(4, V)
+    decoder = pybeam.Decoder(model, pybeam.sample(top_k=2, max_length=9, seed=3))
+    plain = pybeam.Decoder(model, pybeam.greedy(max_length=9))
+    [drawn] = decoder.decode([[1]])
+    for target in ([2, 3, 4], drawn.hypotheses[0].tokens):
+        [found], [expected] = (one.score([[1]], [target])[0].hypotheses for one in (decoder, plain))
+        assert found.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+    assert found.score == pytest.approx(drawn.hypotheses[0].score, abs=1e-5)
 
 
 def test_what_a_seed_draws_changes_only_on_purpose():

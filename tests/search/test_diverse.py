@@ -189,12 +189,12 @@ def test_requests_end_alone_and_can_be_scored():
         (
             lambda: dataclasses.replace(GROUPS, processors=(*GROUPS.processors, GUMBEL)),
             ValueError,
-            r"must have Diversity last in a search in 2 groups.* but Gumbel\(seed=3\) is the last",
+            r"must have Diversity or Sample last .* in 2 groups.* but Gumbel\(seed=3\) is the last",
         ),
         (
             lambda: dataclasses.replace(GROUPS, processors=()),
             ValueError,
-            "must have Diversity last in a search in 2 groups.* but None is the last",
+            "must have Diversity or Sample last .* in 2 groups.* but None is the last",
         ),
         (
             lambda: pybeam.Decoder(random_model(1), pybeam.diverse(pybeam.greedy(), 2, 1)).stream(

@@ -62,6 +62,24 @@ def suppress_sequences(x, tokens, forced, sequences, counts_start=False, spares_
     return suppress_tokens(x, tokens, forced, banned)
 
 
+def sequence_bias(x, tokens, forced, biases, counts_start=False):
+    tokens = tokens if counts_start else tokens[1:]
+    found = list(x)
+    for line, bias in biases:
+        if len(line) == 1 or tokens[-(len(line) - 1) :] == list(line[:-1]):
+            found[line[-1]] += bias
+    return found
+
+
+def encoder_repetition_penalty(x, tokens, forced, penalty, source):
+    return [(v / penalty if v < 0 else v * penalty) if i in source else v for i, v in enumerate(x)]
+
+
+def encoder_no_repeat_ngram(x, tokens, forced, n, source, counts_start=False):
+    ngrams = [source[i : i + n] for i in range(len(source) - n + 1)]
+    return suppress_sequences(x, tokens, forced, ngrams, counts_start)
+
+
 def min_length(x, tokens, forced, length, counts_prefix=False):
     done = len(tokens) - 1 - (0 if counts_prefix else forced)
     return suppress_tokens(x, tokens, forced, [EOS] if done < length else [])
@@ -87,6 +105,25 @@ def eos_growth(x, tokens, forced, start, factor):
 
 def token_penalty(x, tokens, forced, token, penalty):
     return [v - penalty if i == token else v for i, v in enumerate(x)]
+
+
+def top_k(x, tokens, forced, k):
+    least = sorted(x, reverse=True)[k - 1] if 0 < k <= len(x) else -INF
+    return [v if v >= least else -INF for v in x]
+
+
+def top_p(x, tokens, forced, p):
+    share = [math.exp(v) for v in log_softmax(x)]
+
+    def before(v):
+        return sum(own for own, other in zip(share, x, strict=True) if other > v)
+
+    return [v if before(v) < p or p == 1 or v == max(x) else -INF for v in x]
+
+
+def min_p(x, tokens, forced, p):
+    least = max(x) + math.log(p) if p else -INF
+    return [v if v >= least else -INF for v in x]
 
 
 def biased_prefix(x, tokens, forced, beta, prefix):

@@ -27,6 +27,7 @@ def rows_of(
     prefix_lengths: Sequence[int] | None = None,
     *,
     room: int = 3,
+    min_length: int = 0,
     backend: str | None = None,
 ) -> Rows:
     """Make one row per hypothesis, in a slot of its own: slot r + 1 holds hypothesis r with its start token.
@@ -54,6 +55,7 @@ def rows_of(
         longest=longest,
         prefix_length=ints([0, *(prefix_lengths or [0] * num_rows)]),
         max_length=ints([0] + [MAX_LENGTH] * num_rows),
+        min_length=ints([0] + [min_length] * num_rows),
         eos_ids=(EOS,),
     )
 

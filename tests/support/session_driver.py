@@ -66,6 +66,7 @@ class SessionDriver:
             longest=max(len(prefix) for prefix in prefixes),
             prefix_length=self._int([0] * self.size[0]),
             max_length=self._int([99] * self.size[0]),
+            min_length=self._int([0] * self.size[0]),
             eos_ids=self.model.eos_ids,
         )
         logits = self.session.step(rows)

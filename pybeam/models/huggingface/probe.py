@@ -332,6 +332,7 @@ def _in_steps(model: HuggingFaceModel) -> tuple[list[Tensor], str | None]:
             longest=NUM_TOKENS + 2,
             prefix_length=ints(0, 0, 0),
             max_length=ints(0, 0, 0),
+            min_length=ints(0, 0, 0),
             eos_ids=(-1,),
         )
         for i, own in zip(moving, trial.step(rows), strict=True):

@@ -19,7 +19,7 @@ from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.models.settings import Settings
 from pybeam.processors.base import INT, AnyProcessor, Processor, perturbs, stage_of
-from pybeam.processors.sampling import sample
+from pybeam.processors.sampling import Draw
 from pybeam.request import Request, Result
 from pybeam.scoring import CutScoring
 from pybeam.search.algorithms import Algorithm
@@ -183,7 +183,7 @@ class RequestBuilder:
             replace(rule, is_begun=True) for rule in rules if isinstance(rule, TimestampsBehind)
         ]
         if any(temperature > 0 for temperature in options.temperatures):
-            chain = (*chain, sample())
+            chain = (*chain, Draw())
         self._algorithm = replace(search, processors=chain, prefix=FREE, max_length=None)
         self._min_length, self._scoring = search.min_length, search.scoring
         most = search.max_length
@@ -214,7 +214,7 @@ class RequestBuilder:
             scoring = replace(self._scoring, offset=self._scoring.offset + num_given)
         is_sample = question.temperature > 0
         if is_sample:
-            own.append(sample(question.temperature, question.seed))
+            own.append(Draw(question.temperature, question.seed))
         request = Request(
             question.source,
             prefix=[*prefix, *question.beginning],
@@ -262,7 +262,7 @@ def _rules(
 def _chain(own: Iterable[AnyProcessor], rules: Iterable[Processor]) -> tuple[AnyProcessor, ...]:
     """Put the rules behind an algorithm's own processors, stage by stage."""
     own = list(own)
-    if any(map(perturbs, own)):
+    if any(perturbs(one) or isinstance(one, Draw) for one in own):
         raise ArgumentError(
             "algorithm",
             f"must search, since temperatures above 0 sample, but {own[-1]!r} changes what ranks hypotheses",
