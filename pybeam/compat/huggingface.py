@@ -76,6 +76,9 @@ def beam_search(
     suppress_tokens: Iterable[int] = (),
     begin_suppress_tokens: Iterable[int] = (),
     renormalize_logits: bool = False,
+    sequence_bias: Mapping[Sequence[int], float] | Iterable[tuple[Sequence[int], float]] = (),
+    encoder_repetition_penalty: float = 1.0,
+    encoder_no_repeat_ngram_size: int = 0,
 ) -> Algorithm:
     """The search of ``model.generate(num_beams=…, do_sample=False)``.
 
@@ -118,6 +121,10 @@ def beam_search(
         suppress_tokens: tokens that are never generated.
         begin_suppress_tokens: tokens that are not generated first, or right after `forced_bos_token_id`.
         renormalize_logits: whether a log-softmax follows all other processors.
+        sequence_bias: see `pybeam.processors.sequence_bias`. The start token or prompt counts.
+        encoder_repetition_penalty, encoder_no_repeat_ngram_size: see `pybeam.processors`. A request says what
+            the source is: ``Request(source, processors=[encoder_repetition_penalty(1.2, source)])``, with the
+            numbers and the stage of the algorithm's.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
@@ -134,10 +141,17 @@ def beam_search(
     counted: dict[str, Any] = {"counts_start": True, "stage": stage}
     # in the order of transformers; an option that changes nothing has no processor
     chain: list[Processor] = []
+    bias = processors.sequence_bias(sequence_bias, **counted)
+    if bias.sequences:
+        chain.append(bias)
+    if encoder_repetition_penalty != 1:
+        chain.append(processors.encoder_repetition_penalty(encoder_repetition_penalty, stage=stage))
     if repetition_penalty != 1:
         chain.append(processors.repetition_penalty(repetition_penalty, **counted))
     if no_repeat_ngram_size:
         chain.append(processors.no_repeat_ngram(no_repeat_ngram_size, **counted))
+    if encoder_no_repeat_ngram_size:
+        chain.append(processors.encoder_no_repeat_ngram(encoder_no_repeat_ngram_size, **counted))
     if sequences := list(bad_words_ids):
         chain.append(processors.suppress_sequences(sequences, spares_eos=True, **counted))
     if bans_first:

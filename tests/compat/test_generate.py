@@ -112,7 +112,9 @@ def test_zero_is_a_token_and_an_empty_list_is_none(bart, options, num_beams):
     assert bart.generate(**options, custom_generate=pybeam.generate).tolist() == expected.tolist()
 
 
-def test_a_checkpoint_that_samples_is_searched_and_a_caller_who_samples_is_refused(llama, caplog):
+def test_a_checkpoint_that_samples_is_searched_and_a_caller_who_samples_a_beam_is_refused(
+    llama, caplog
+):
     options = dict(input_ids=IDS, max_new_tokens=6, num_beams=3)
     expected = llama.generate(**options, do_sample=False)
     usual = llama.generation_config
@@ -125,11 +127,11 @@ def test_a_checkpoint_that_samples_is_searched_and_a_caller_who_samples_is_refus
                 found = llama.generate(**options, custom_generate=pybeam.generate)
                 assert found.tolist() == expected.tolist()
         assert caplog.text.count("`do_sample` of its generation_config is left out") == 1
-        with pytest.raises(ValueError, match="`do_sample` = True"):
+        with pytest.raises(ValueError, match="`do_sample` with `num_beams` = 3"):
             llama.generate(**options, do_sample=True, custom_generate=pybeam.generate)
     finally:
         llama.generation_config = usual
-    with pytest.raises(ValueError, match="`do_sample` = True"):
+    with pytest.raises(ValueError, match="`do_sample` with `num_beams` = 3"):
         llama.generate(**options, do_sample=True, custom_generate=pybeam.generate)
 
 
@@ -192,7 +194,7 @@ def test_text_arrives_in_another_thread(llama):
     ("options", "error"),
     [
         (dict(input_ids=IDS), "`streamer` follows one input, but there are 2"),
-        (dict(input_ids=IDS[:1], max_time=3.0), "criterion `MaxTimeCriteria`"),
+        (dict(input_ids=IDS[:1], remove_invalid_values=True), "`remove_invalid_values` = True"),
         (dict(input_ids=torch.tensor([[99]])), "ids of `source` must be 0 to 44"),
     ],
 )

@@ -10,16 +10,20 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.compat.generate.options import (
+    about_inputs,
     algorithm_of,
     as_ids,
+    check_criteria,
     check_processors,
-    check_sampling,
+    drawn,
     eos_ids,
+    is_guided,
     refuse_others,
-    without_ngrams,
+    samples,
 )
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
+from pybeam.models.base import Model
 from pybeam.models.huggingface import wrap
 from pybeam.request import Request, Result
 
@@ -48,7 +52,7 @@ def generate(
     inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
 ) -> ModelOutput | Tensor:
-    """Greedy and beam search for ``model.generate(…, custom_generate=pybeam.generate, num_beams=…)``.
+    """Search and sample for ``model.generate(…, custom_generate=pybeam.generate, num_beams=…)``.
 
     transformers' `generate` prepares its arguments and calls this function with them. It returns the same
     tokens and scores in the same classes: `sequences` [B * num_return_sequences, L], padded on the right,
@@ -56,15 +60,21 @@ def generate(
     `beam_indices`) and the cache are None. Keys and values are kept as
     `pybeam.models.huggingface.wrap` says.
 
-    The config may set the options of `pybeam.compat.huggingface.beam_search`.
+    The config may set the options of `pybeam.compat.huggingface.beam_search`, and with one beam:
+
+    * `do_sample`, with `temperature`, `top_k`, `top_p` and `min_p`. Samples have the distribution that they
+      have in transformers, and the random numbers of `pybeam.processors.sample`. Their seed is drawn from
+      torch's default generator. A `do_sample` of the checkpoint, which nobody asked for, is left out with
+      all that it brings, and the logger "pybeam" says so once per class of models.
+    * `max_time` and `stopping_criteria`, which are asked about each line alone, without scores. A stop string
+      is a `StopStringCriteria`, because transformers keeps the tokenizer that `stop_strings` needs.
+    * `guidance_scale` and `negative_prompt_ids`, of decoders.
+    * `prompt_lookup_num_tokens` and `assistant_model`: several tokens a step, and the same outputs.
 
     ``generate(…, streamer=…)`` works for one input: the streamer is told a token as soon as no later step can
     take it back, and it is always told the end. With beams, transformers itself would hand `TextStreamer` a
     prompt per beam, which it refuses. So there give the streamer to this function:
     ``custom_generate=functools.partial(pybeam.generate, streamer=streamer)``.
-
-    A `do_sample` of the checkpoint's generation_config is left out, with all that it brings, and the logger
-    "pybeam" says so once per class of models. The caller's own is refused.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs:
@@ -78,28 +88,43 @@ def generate(
     """
     if generation_config is None:
         raise ValueError("`generate` of transformers calls this: pass it as `custom_generate`")
-    from pybeam.compat.generate.call import decoded, ending, running
+    from pybeam.compat.generate.call import Stops, decoded, ending, running
+    from pybeam.compat.generate.guesses import guessing
+    from pybeam.compat.generate.guidance import guided
 
-    config, num_beams, call = generation_config, generation_config.num_beams or 1, running()
-    # `generate` has repeated each input for every beam
-    step = max(num_beams, config.num_return_sequences or 1)
+    config, call = generation_config, running()
+    # `generate` has repeated each input for every beam or sample
+    num = config.num_return_sequences or 1
+    step = max(config.num_beams or 1, num)
     given = input_ids[::step]
     listener = call.streamer if streamer is None else streamer
     with ending(listener):
         if streamer is not None:
             streamer.put(given.cpu())
-        refuse_others("stopping criterion", [type(c).__name__ for c in stopping_criteria], CRITERIA)
         _check_inputs(model_kwargs)
-        check_sampling(model, config, call.options)
         start_id, requests = _requests(model, given, model_kwargs, step)
-        algorithm = algorithm_of(config, input_ids.shape[1])
-        if config.encoder_no_repeat_ngram_size and inputs_tensor is not None:
-            algorithm, requests = without_ngrams(config, algorithm, requests, inputs_tensor)
-        check_processors(config, logits_processor)
-        wrapped = wrap(model, start_id=start_id, eos_id=eos_ids(config))
-        decoder = Decoder(wrapped, algorithm, schedule)
-        results = decoded(decoder, requests, listener)
-    return _output(model, config, given, results)
+        draws = samples(model, config, call.kwargs)
+        algorithm = algorithm_of(config, input_ids.shape[1], draws=draws)
+        check_processors(config, logits_processor, draws=draws)
+        requests = about_inputs(config, algorithm, requests, inputs_tensor)
+        found = wrap(model, start_id=start_id, eos_id=eos_ids(config))
+        wrapped: Model = found
+        assistant = call.assistant_model
+        # as in transformers, a search with beams leaves them out
+        if algorithm.width == 1 and (assistant is not None or config.prompt_lookup_num_tokens):
+            inputs = _inputs(requests, inputs_tensor, model_kwargs, step)
+            algorithm, requests = guessing(config, algorithm, found, requests, assistant, inputs)
+        if is_guided(model, config):
+            wrapped, requests = guided(found, config.guidance_scale, requests, call)
+        if draws:
+            algorithm, requests = drawn(config, algorithm, requests)
+            given, num = given.repeat_interleave(num, 0), 1
+        starts = given[:, :1] if model.config.is_encoder_decoder else given
+        criteria = [one for one in stopping_criteria if type(one).__name__ not in CRITERIA]
+        check_criteria(config, criteria)
+        stops = Stops(requests, list(starts), criteria) if criteria else None
+        results = decoded(Decoder(wrapped, algorithm, schedule), requests, listener, stops)
+    return _output(model, config, given, results, num)
 
 
 def _check_inputs(inputs: dict[str, Any]) -> None:
@@ -149,6 +174,18 @@ def _requests(
     return starts[0], [Request(source, prefix) for source, prefix in pairs]
 
 
+def _inputs(
+    requests: list[Request], inputs: Tensor | None, others: dict[str, Any], step: int
+) -> list[Tensor]:
+    """Return what another model reads in place of this one, for each request."""
+    if "encoder_outputs" not in others or inputs is None:
+        return [request.source for request in requests]
+    mask = others.get("attention_mask")
+    if mask is None or inputs.ndim != 2:
+        return list(inputs)
+    return [line[own.bool()] for line, own in zip(inputs, mask[::step], strict=True)]
+
+
 def _mask_of_states(model: PreTrainedModel, states: Tensor, mask: Tensor | None) -> Tensor:
     """Return which encoder states [A, E] are real, by a mask of the inputs."""
     size = states.shape[:2]
@@ -168,11 +205,16 @@ def _mask_of_states(model: PreTrainedModel, states: Tensor, mask: Tensor | None)
 
 
 def _output(
-    model: PreTrainedModel, config: GenerationConfig, given: Tensor, results: list[Result]
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    given: Tensor,
+    results: list[Result],
+    num: int,
 ) -> ModelOutput | Tensor:
+    """Return `num` sequences of each result, which belong to the prompts that were given."""
     from transformers.generation import utils
 
-    num, has_beams = config.num_return_sequences or 1, (config.num_beams or 1) > 1
+    has_beams = (config.num_beams or 1) > 1
     pad = config._pad_token_tensor
     # as in transformers: with beams a padding token 0 counts as none
     fill = int(pad) if pad is not None and (int(pad) or not has_beams) else eos_ids(config)[0]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from pybeam import processors
+from pybeam.arguments import LARGEST
 from pybeam.compat import huggingface
-from pybeam.processors.base import Stage
+from pybeam.processors.base import Processor, Stage
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 
@@ -31,15 +33,15 @@ NO_MATTER = {
 }
 # options read in this file, or passed to `huggingface.beam_search` under other names
 READ_HERE = {
-    *("encoder_no_repeat_ngram_size", "eos_token_id", "forced_eos_token_id", "max_length"),
-    *("min_length", "output_scores"),
+    *("eos_token_id", "forced_eos_token_id", "guidance_scale", "max_length", "max_time"),
+    *("min_length", "output_scores", "prompt_lookup_num_tokens"),
 }
 # options of sampling; they have no effect on a search
 OF_SAMPLING = {
     *("do_sample", "epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k"),
     *("top_p", "typical_p"),
 }
-# options of draft models; `generate` ignores them without one
+# options about guesses; `generate` ignores them where nothing is guessed
 OF_DRAFTS = {
     *("assistant_confidence_threshold", "assistant_ensemble_weight", "assistant_lookbehind"),
     *("max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
@@ -55,6 +57,7 @@ OFF_AT_ONE = {
 # the option of the config that makes each of them; the option is then understood or refused
 PROCESSORS = {
     "EncoderNoRepeatNGramLogitsProcessor": "encoder_no_repeat_ngram_size",
+    "EncoderRepetitionPenaltyLogitsProcessor": "encoder_repetition_penalty",
     "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
     "ForcedBOSTokenLogitsProcessor": "forced_bos_token_id",
     "ForcedEOSTokenLogitsProcessor": "forced_eos_token_id",
@@ -64,33 +67,63 @@ PROCESSORS = {
     "NoBadWordsLogitsProcessor": "bad_words_ids",
     "NoRepeatNGramLogitsProcessor": "no_repeat_ngram_size",
     "RepetitionPenaltyLogitsProcessor": "repetition_penalty",
+    "SequenceBiasLogitsProcessor": "sequence_bias",
     "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
     "SuppressTokensLogitsProcessor": "suppress_tokens",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
 }
 # what samples; only `do_sample` brings them, and a search has no use for them
-WARPERS = {
-    *("EpsilonLogitsWarper", "EtaLogitsWarper", "MinPLogitsWarper", "TemperatureLogitsWarper"),
-    *("TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper"),
+DRAWN = {"MinPLogitsWarper", "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper"}
+WARPERS = DRAWN | {
+    *("EpsilonLogitsWarper", "EtaLogitsWarper", "TopHLogitsWarper", "TypicalLogitsWarper"),
 }
 
 
-def check_sampling(
-    model: PreTrainedModel, config: GenerationConfig, written: Mapping[str, Any]
-) -> None:
-    """Raise ValueError if the caller asks for sampling. A checkpoint may, and a search leaves that out.
+def samples(model: PreTrainedModel, config: GenerationConfig, written: Mapping[str, Any]) -> bool:
+    """Whether the caller asks for samples. A checkpoint may ask for them, too, and a search leaves that out.
 
     Args:
         model: its own `generation_config` is the checkpoint's.
         config: that one, with what the caller wants in its place.
         written: the options that the caller wrote.
+
+    Raises:
+        ValueError: the caller asks for samples of a beam.
     """
     if not config.do_sample:
-        return
-    if written.get("do_sample") or not model.generation_config.do_sample:
+        return False
+    if not written.get("do_sample") and model.generation_config.do_sample:
+        _say_that_it_searches(type(model).__name__)
+        return False
+    if (config.num_beams or 1) > 1:
         raise ValueError(
-            "`do_sample` = True is not understood by pybeam, which searches and draws nothing; leave it out"
+            f"`do_sample` with `num_beams` = {config.num_beams} is not understood by pybeam, which draws "
+            "each output by itself; leave one of them out, or take pybeam.stochastic_beam"
         )
-    _say_that_it_searches(type(model).__name__)
+    return True
+
+
+def drawn(
+    config: GenerationConfig, algorithm: Algorithm, requests: Sequence[Request]
+) -> tuple[Algorithm, list[Request]]:
+    """Return an algorithm that samples, and for each request as many as there shall be samples of it.
+
+    The seed is drawn from torch's default generator, so that `torch.manual_seed` repeats a call.
+    """
+    own = partial(
+        processors.sample,
+        1.0 if config.temperature is None else config.temperature,
+        int(torch.randint(LARGEST, ())),
+        top_k=config.top_k or 0,
+        top_p=1.0 if config.top_p is None else config.top_p,
+        min_p=config.min_p or 0.0,
+    )
+    repeated = [one for one in requests for _ in range(config.num_return_sequences or 1)]
+    numbered = [
+        dataclasses.replace(one, processors=[*(one.processors or ()), own(draw=i)])
+        for i, one in enumerate(repeated)
+    ]
+    return dataclasses.replace(algorithm, processors=(*algorithm.processors, own())), numbered
 
 
 @cache
@@ -101,8 +134,10 @@ def _say_that_it_searches(name: str) -> None:
     )
 
 
-def algorithm_of(config: GenerationConfig, prompt_length: int) -> Algorithm:
+def algorithm_of(config: GenerationConfig, prompt_length: int, *, draws: bool = False) -> Algorithm:
     """Return the search that a config asks for, behind a prompt of so many tokens, start token included.
+
+    With `draws`, the sequences to return are as many samples, and not the best of a beam.
 
     Raises:
         ValueError, TypeError: an option is not understood, or out of range.
@@ -118,6 +153,8 @@ def algorithm_of(config: GenerationConfig, prompt_length: int) -> Algorithm:
             options[name] = value
         elif name not in NO_MATTER | READ_HERE | OF_SAMPLING | OF_DRAFTS:
             raise ValueError(f"`{name}` = {value!r} is not understood by pybeam; leave it out")
+    if draws:
+        options.pop("num_return_sequences", None)
     least = max(options.pop("min_new_tokens", 0), (config.min_length or 0) - prompt_length)
     most = config.max_length - prompt_length
     if config.forced_eos_token_id is not None:
@@ -134,34 +171,65 @@ def algorithm_of(config: GenerationConfig, prompt_length: int) -> Algorithm:
     return huggingface.beam_search(options.pop("num_beams", 1), **options)
 
 
-def check_processors(config: GenerationConfig, logits_processor: Sequence[Any]) -> None:
+def check_processors(
+    config: GenerationConfig, logits_processor: Sequence[Any], *, draws: bool
+) -> None:
     """Raise ValueError for a processor that none of the options has made."""
     made = {name for name, option in PROCESSORS.items() if _makes_processor(config, option)}
     if config.do_sample:
-        made |= WARPERS
+        made |= DRAWN if draws else WARPERS
     refuse_others("logits processor", [type(own).__name__ for own in logits_processor], made)
 
 
-def without_ngrams(
-    config: GenerationConfig, algorithm: Algorithm, requests: list[Request], inputs: Tensor
-) -> tuple[Algorithm, list[Request]]:
-    """Ban the n-grams of each input, padding included, beside the sequences that all requests have banned.
+def about_inputs(
+    config: GenerationConfig, algorithm: Algorithm, requests: list[Request], inputs: Tensor | None
+) -> list[Request]:
+    """Tell processors about inputs what the input of each request is, padding included.
 
     Inputs that are no token ids have none, as for transformers.
     """
-    if inputs.ndim != 2 or bool((inputs < 0).any()):
-        return algorithm, requests
-    size, ends = config.encoder_no_repeat_ngram_size, eos_ids(config)
-    banned = [list(line) for line in config.bad_words_ids or ()]
-    banned = [line for line in banned if len(line) > 1 or line[0] not in ends]
+    if inputs is None or inputs.ndim != 2 or bool((inputs < 0).any()):
+        return requests
     stage: Stage = "logits" if algorithm.width == 1 else "log_probs"
-    ban = partial(processors.suppress_sequences, counts_start=True, stage=stage)
-    chain = [own for own in algorithm.processors if type(own) is not type(ban([]))]
-    changed = []
-    for request, line in zip(requests, inputs.tolist(), strict=True):
-        ngrams = {tuple(line[i : i + size]) for i in range(len(line) - size + 1)}
-        changed.append(dataclasses.replace(request, processors=[ban([*banned, *ngrams])]))
-    return dataclasses.replace(algorithm, processors=(ban([]), *chain)), changed
+    build: list[Callable[[list[int]], Processor]] = []
+    if _is_on("encoder_repetition_penalty", penalty := config.encoder_repetition_penalty):
+        build.append(partial(processors.encoder_repetition_penalty, penalty, stage=stage))
+    if size := config.encoder_no_repeat_ngram_size:
+        ban = partial(processors.encoder_no_repeat_ngram, size, counts_start=True, stage=stage)
+        build.append(ban)
+    if not build:
+        return requests
+    return [
+        dataclasses.replace(request, processors=[one(line) for one in build])
+        for request, line in zip(requests, inputs.tolist(), strict=True)
+    ]
+
+
+def check_criteria(config: GenerationConfig, criteria: Sequence[Any]) -> None:
+    """Raise ValueError for stopping criteria of a search with beams, where they would act as EOS does."""
+    if (config.num_beams or 1) > 1:
+        refuse_others("stopping criterion of beams", [type(one).__name__ for one in criteria], ())
+
+
+def is_guided(model: PreTrainedModel, config: GenerationConfig) -> bool:
+    """Whether a negative prompt guides the search.
+
+    Raises:
+        ValueError: the model reads no prompts, or the search has beams.
+    """
+    if not _is_on("guidance_scale", config.guidance_scale):
+        return False
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            "`guidance_scale` needs a decoder, which reads a negative prompt in place of the prompt, but "
+            f"a {type(model).__name__} has an encoder; leave it out"
+        )
+    if (config.num_beams or 1) > 1:
+        raise ValueError(
+            f"`guidance_scale` with `num_beams` = {config.num_beams} is not understood by pybeam, since "
+            "transformers guides each row by the keys and values of another one; leave one of them out"
+        )
+    return True
 
 
 def _is_on(name: str, value: Any) -> bool:
@@ -172,6 +240,9 @@ def _is_on(name: str, value: Any) -> bool:
         return True
     if name == "length_penalty" or name.endswith("_id"):
         return True
+    if name == "guidance_scale":
+        # 0 leaves nothing but the negative prompt
+        return value != 1
     return value != 0 and not (value == 1 and name in OFF_AT_ONE)
 
 
