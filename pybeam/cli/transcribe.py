@@ -137,6 +137,7 @@ def _needs_hypotheses(values: dict[str, Any], whisper: WhisperOptions) -> str | 
     asked = {
         "--n-best": (values["n_best"] or 1) > 1,
         "--samples": values["samples"] is not None,
+        "--algorithm sample": values["algorithm"] == "sample",
         "--groups": (values["groups"] or 1) > 1,
         "--scores": values["has_scores"],
         "--json": values["is_json"],

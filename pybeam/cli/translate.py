@@ -45,6 +45,7 @@ def translate(**values: Any) -> int:
           --max-candidates 3 < in.es
       echo "Yo soy la luz del mundo." | pybeam translate --model DIR --n-best 3 --json
       pybeam translate --model DIR --samples 5 --seed 1 < in.es
+      pybeam translate --model DIR --algorithm sample --temperature 0.8 --top-p 0.95 < in.es
       pybeam translate --model DIR --input corpus.es.gz --output-dir OUT --processes auto
       pybeam translate --model DIR --recipe ctranslate2 --width 5 --no-repeat-ngram 3 < in.es
       pybeam translate --model DIR --unit document --sentence-lang es --protect '<[^>]*>' < in.es

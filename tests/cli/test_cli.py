@@ -179,6 +179,15 @@ def test_bfloat16_changes_few_words(translate, expected):
             ["--samples", "2", "--length-penalty", "1"],
             "--length-penalty has no meaning with --samples",
         ),
+        (
+            ["--algorithm", "sample", "--n-best", "2"],
+            "--n-best has no meaning with --algorithm sample; --samples says how many",
+        ),
+        (
+            ["--algorithm", "sample", "--length-penalty", "1"],
+            "--length-penalty has no meaning with --algorithm sample",
+        ),
+        (["--top-k", "5"], "--top-k has no meaning with --algorithm fixed; it goes with sample"),
         (["--seed", "2"], "--seed has no meaning with --algorithm fixed; it goes with --samples"),
         (["--diversity-penalty", "1"], "--diversity-penalty needs --groups"),
         (

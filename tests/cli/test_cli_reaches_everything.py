@@ -54,6 +54,13 @@ SEARCHES = {
     "--scoring gnmt:0.6:0.2": pybeam.fixed_beam(5, scoring=pybeam.scoring.gnmt(0.6, 0.2)),
     "--samples 3 --seed 5": pybeam.stochastic_beam(3, 5),
     "--samples 2": pybeam.stochastic_beam(2),
+    "--algorithm sample --seed 4": pybeam.sample(seed=4),
+    "--algorithm sample --samples 3 --temperature 0.8 --top-k 40 --top-p 0.9 --min-p 0.01": (
+        pybeam.sample(3, temperature=0.8, top_k=40, top_p=0.9, min_p=0.01)
+    ),
+    "--algorithm sample --repetition-penalty 1.2 --max-length 9": pybeam.sample(
+        processors=[pybeam.processors.repetition_penalty(1.2)], max_length=9
+    ),
     "--width 2,4,3 --n-best 3": pybeam.fixed_beam([2, 4, 3], n_best=3, scoring=NORMALISED),
     "--algorithm variable --width 6,2": pybeam.variable_beam([6, 2], scoring=NORMALISED),
     "--width 2 --groups 3 --diversity-penalty 0.7": pybeam.diverse(

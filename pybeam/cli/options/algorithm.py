@@ -65,7 +65,7 @@ class AlgorithmOptions(
             self._check_recipe(self.recipe)
         elif self.recipe_options:
             raise click.UsageError("--recipe-option needs --recipe")
-        elif self.samples is not None:
+        elif self.samples is not None and not self.draws:
             refuse(
                 self,
                 ("algorithm", "n_best", *TAKERS),
@@ -96,7 +96,12 @@ class AlgorithmOptions(
 
     def _check_search(self) -> None:
         kind = f"--algorithm {self.kind}"
-        refuse(self, ("seed",), f"has no meaning with {kind}; it goes with --samples")
+        if self.draws:
+            refuse(self, ("n_best",), f"has no meaning with {kind}; --samples says how many")
+            reason = f"has no meaning with {kind}, which draws by probability; leave it out"
+            refuse(self, ("length_penalty", "scoring"), reason)
+        else:
+            refuse(self, ("seed",), f"has no meaning with {kind}; it goes with --samples")
         for name, takers in TAKERS.items():
             if self.kind not in takers:
                 reason = f"has no meaning with {kind}; it goes with {' or '.join(takers)}"
@@ -122,6 +127,11 @@ class AlgorithmOptions(
     def kind(self) -> str:
         """The algorithm's name."""
         return self.algorithm or search.DEFAULT_ALGORITHM
+
+    @property
+    def draws(self) -> bool:
+        """Whether outputs are drawn token by token."""
+        return self.kind == "sample" and self.recipe is None
 
     def _for_recipes(self) -> dict[str, Any]:
         """Return all given options that a recipe may take."""
@@ -171,6 +181,9 @@ class AlgorithmOptions(
             common["ended_only"] = self.ended_only
         scoring = self._scoring(generation_config.get("length_penalty"))
         with as_usage_errors():
+            if self.draws:
+                cuts = given(self, ("temperature", "seed", *TAKEN["sample"]))
+                return pybeam.sample(self.samples or 1, **cuts, **common)
             if self.samples is not None:
                 return pybeam.stochastic_beam(self.samples, self.seed or 0, **common)
             if self.stop is not None or self.patience is not None:
@@ -210,6 +223,8 @@ class AlgorithmOptions(
 
         chain: list[Processor] = []
         values = given(self, PROCESSOR_OF)
+        if self.draws:
+            values.pop("temperature", None)
         if self.no_unk:
             values["no_unk"] = unk_id
         for name, value in values.items():

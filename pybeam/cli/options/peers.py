@@ -6,6 +6,7 @@ import click
 
 # each of our options, and the names that other systems have for it
 THEIRS = {
+    "--algorithm": "--do-sample --sample --sampling",
     "--batch-size": "--batch --max-batch-size --max-sentences --mini-batch",
     "--batch-tokens": "--max-tokens",
     "--device": "--gpus",
@@ -26,6 +27,8 @@ THEIRS = {
     "--temperature": "--sampling-temperature --softmax-smoothing",
     "--threads": "--cpu-threads --intra-threads --num-threads",
     "--timestamps": "--word-timestamps",
+    "--top-k": "--sampling-topk",
+    "--top-p": "--sampling-topp",
     "--vad": "--vad-filter",
     "--width": "--beam --beam-size --beam-width --num-beams",
 }

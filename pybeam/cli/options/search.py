@@ -22,6 +22,7 @@ Algorithm = Literal[
     "shrinking",
     "optimal",
     "huang",
+    "sample",
     "jacobi",
     "gauss-seidel-jacobi",
     "hybrid-jacobi",
@@ -34,6 +35,7 @@ PRUNED = ("variable", "shrinking")
 FREE_TO_STOP = ("fixed", *PRUNED)
 BEAMS = (*FREE_TO_STOP, "optimal", "huang")
 IN_GROUPS = ("greedy", *BEAMS)
+DRAWN = ("sample",)
 
 
 def _widths(text: str) -> int | tuple[int, ...]:
@@ -76,6 +78,7 @@ Assignment = Annotated[
     tuple[str, Any], Parsed(_assignment, "{!r} must be NAME=VALUE, such as early_stopping=true")
 ]
 NumOutputs = Annotated[int, click.IntRange(1, MAX_WIDTH)]
+Share = Annotated[float, click.FloatRange(0, 1)]
 Block = Annotated[int, click.IntRange(1, 128)]
 
 
@@ -88,9 +91,9 @@ class Search:
             beam search as other toolkits do it. variable: a beam that --threshold keeps narrow where the
             model is sure; the choice for a wide beam. shrinking: a finished hypothesis leaves its place
             empty. optimal: like fixed, but stops a line when nothing can beat what has finished. huang: the
-            same as its paper has it, where places of finished hypotheses stay empty for a step. jacobi,
-            gauss-seidel-jacobi, hybrid-jacobi, adaptive-jacobi: greedy's output, many tokens guessed and
-            checked in one step.
+            same as its paper has it, where places of finished hypotheses stay empty for a step. sample:
+            outputs drawn token by token. jacobi, gauss-seidel-jacobi, hybrid-jacobi, adaptive-jacobi:
+            greedy's output, many tokens guessed and checked in one step.
         width: Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable.
             128,256,512: 128 after the first token, 256 after the second, 512 from then on; for fixed,
             variable and optimal.
@@ -167,8 +170,12 @@ class Variety:
 
     Attributes:
         samples: Sample N different outputs instead of searching for the best (stochastic beam search); in
-            place of --algorithm, --width and --n-best.
+            place of --algorithm, --width and --n-best. With --algorithm sample: draw N outputs, which may be
+            equal.
         seed: Which samples: the same seed gives the same ones.
+        top_k: Draw only from the K most probable tokens; 0 is all.
+        top_p: Draw only from the most probable tokens that have P of the probability together.
+        min_p: Draw only tokens that are at least P times as probable as the most probable one.
         groups: Search with G beams, each of which avoids what the ones before it chose; --width and --n-best
             are those of each beam.
         diversity_penalty: Cost of a token in a group, for every hypothesis of an earlier group that chose it.
@@ -176,6 +183,9 @@ class Variety:
 
     samples: NumOutputs | None = option("N")
     seed: Whole | None = option("N", shows="0")
+    top_k: Whole | None = option("K", takers=DRAWN)
+    top_p: Share | None = option("P", takers=DRAWN)
+    min_p: Share | None = option("P", takers=DRAWN)
     groups: Annotated[int, click.IntRange(2)] | None = option("G", takers=IN_GROUPS)
     diversity_penalty: Positive | None = option(
         "NATS", shows=str(DEFAULT_DIVERSITY_PENALTY), takers=IN_GROUPS
