@@ -80,14 +80,14 @@ class Calls:
             if value is not None and value > most:
                 raise APIError(400, f"`{field}` must be at most {most}, but is {value}", field)
 
-    def overrides(self, body: schemas.Search) -> dict[str, Any]:
-        """Return the arguments of a `pybeam.Request` that a body asks for.
+    def overrides(self, model: ServedModel, body: schemas.Search) -> dict[str, Any]:
+        """Return the arguments of a `pybeam.Request` that a body asks of a model.
 
         Raises:
             APIError: one is larger than the server allows, or a processor does not exist.
         """
         self.check_width(width=body.width, n_best=body.n_best)
-        return body.overrides()
+        return body.overrides(model.decoder.algorithm)
 
     async def decode(
         self,

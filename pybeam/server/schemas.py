@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import secrets
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -10,7 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from pybeam import limits, processors
 from pybeam import scoring as rules
+from pybeam.processors.sampling import Sample
 from pybeam.request import Request
+from pybeam.search.algorithms import Algorithm
 from pybeam.server.errors import APIError, refused
 from pybeam.speech.whisper.timestamps import whisper_timestamps
 
@@ -28,6 +32,8 @@ Text = Annotated[str, AfterValidator(_unicode)]
 Ids = list[Annotated[int, Field(ge=0, lt=1 << 31)]]
 Count = Annotated[int, Field(ge=1, le=4096)]
 Length = Annotated[int, Field(ge=1, lt=1 << 20)]
+# the values that a server which searches takes, too: clients that sample send them unasked
+NEUTRAL = {"temperature": (0, 1), "top_k": (0,), "top_p": (1,), "min_p": (0,)}
 
 
 class Body(BaseModel):
@@ -101,6 +107,42 @@ class Processor(BaseModel):
             raise APIError(422, f"`processors`, {self.name}: {error}", "processors") from error
 
 
+class Sampling(Body):
+    """How a server draws that is started with `--algorithm sample`; null: as the server does."""
+
+    temperature: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="0: search instead."
+    )
+    top_k: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: int | None = Field(
+        default=None, description="The same seed draws the same outputs; null: a new one."
+    )
+
+    def sampler(self, algorithm: Algorithm) -> Sample | None:
+        """Return what draws for this request; None: the server searches.
+
+        Raises:
+            APIError: the server searches, and the request asks for samples.
+        """
+        given = {name: getattr(self, name) for name in Sampling.model_fields}
+        own = next((one for one in algorithm.processors if isinstance(one, Sample)), None)
+        if own is None:
+            for name, values in NEUTRAL.items():
+                if given[name] not in (None, *values):
+                    raise APIError(
+                        400,
+                        f"`{name}` must be {values[0]}, because this server searches; `pybeam serve "
+                        "--algorithm sample` starts one that samples",
+                        name,
+                    )
+            return None
+        seed = secrets.randbits(63) if self.seed is None else self.seed % (1 << 63)
+        changes = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(own, **changes | {"seed": seed, "by_source": False})
+
+
 class Penalised(Serving):
     """How hypotheses are ranked; null: as the server does."""
 
@@ -132,7 +174,7 @@ class Ranked(Penalised):
             raise refused(error) from error
 
 
-class Search(Ranked):
+class Search(Ranked, Sampling):
     """The options that a request changes about the server's search; null: nothing."""
 
     width: Count | None = Field(default=None, description="Beam width.")
@@ -147,12 +189,17 @@ class Search(Ranked):
     ended_only: bool | None = None
     processors: list[Processor] | None = Field(default=None, max_length=16)
 
-    def overrides(self) -> dict[str, Any]:
+    def overrides(self, algorithm: Algorithm) -> dict[str, Any]:
         """Return the options of a `pybeam.Request` that are asked for. Raises APIError if one is wrong."""
         found = {name: getattr(self, name) for name in OVERRIDES}
         if isinstance(self.max_length, SourceLimit):
             found["max_length"] = self.max_length.build()
-        found["processors"] = [one.build() for one in self.processors or ()] or None
+        chain: list[processors.Processor] = [one.build() for one in self.processors or ()]
+        sampler = self.sampler(algorithm)
+        # one that the body spells out replaces the whole of it
+        if sampler is not None and not any(isinstance(one, Sample) for one in chain):
+            chain.append(sampler)
+        found["processors"] = chain or None
         return found | {"scoring": self.ranking()}
 
 
@@ -199,7 +246,7 @@ class ScoreBody(Ranked):
     target_lang: str | None = None
 
 
-class CompletionsBody(Penalised):
+class CompletionsBody(Penalised, Sampling):
     """OpenAI's completions. The prompt is the source; what this server cannot do must keep its default."""
 
     prompt: Text | Ids | list[Text] | list[Ids]
@@ -215,9 +262,6 @@ class CompletionsBody(Penalised):
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     user: str | None = None
-    seed: int | None = Field(default=None, description="Nothing here is random.")
-    temperature: Literal[0, 1] | None = Field(default=None, description="Nothing here is sampled.")
-    top_p: Literal[1] | None = None
     presence_penalty: Literal[0] | None = None
     frequency_penalty: Literal[0] | None = None
     echo: Literal[False] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, Response
 
+from pybeam.processors.sampling import Sample
 from pybeam.request import Hypothesis, Request
 from pybeam.server.answers import finite
 from pybeam.server.calls import Calls, TheCalls, authorised
@@ -26,13 +28,18 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], dependencies=[Depends(authoris
 
 @router.post("/completions")
 async def completions(http: HTTPRequest, body: CompletionsBody, calls: TheCalls) -> Response:
-    """Search for the `n` best outputs of each prompt, best first.
+    """Search for the `n` best outputs of each prompt, best first, or draw `n` outputs.
 
-    `best_of` and `beam_width` are the width of the beam. Nothing is sampled, so fields for sampling must have
-    their defaults.
+    A server that is started with `--algorithm sample` draws, unless `temperature` is 0. Others search, and
+    fields for sampling must have their defaults. `best_of` and `beam_width` are the width of the beam.
     """
     model = calls.models.pick(body.model, takes_sound=False)
-    requests = await _requests(calls, model, body)
+    sampler = body.sampler(model.decoder.algorithm)
+    prompts = await _prompts(calls, model, body)
+    if sampler is not None and sampler.temperature > 0:
+        requests = _drawn(prompts, body, sampler)
+    else:
+        requests = _searched(calls, model, prompts, body, sampler)
     if body.stream:
         if len(requests) > 1 or body.n > 1:
             raise APIError(400, "`stream` takes one prompt and `n` = 1", "stream")
@@ -40,34 +47,65 @@ async def completions(http: HTTPRequest, body: CompletionsBody, calls: TheCalls)
         writer = _Writer(model, body, len(requests[0].source), has_usage)
         return await calls.stream(http, model, requests[0], body, writer)
     served = await calls.decode(http, model, requests, body)
+    each = len(requests) // len(prompts)
     choices = [
-        _choice(model, body, hypothesis, body.n * i + rank)
+        _choice(model, body, hypothesis, body.n // each * i + rank)
         for i, one in enumerate(served)
-        for rank, hypothesis in enumerate(_hypotheses(one))
+        for rank, hypothesis in enumerate(_hypotheses(one)[: body.n // each])
     ]
-    return JSONResponse(_completion(model, choices) | {"usage": _usage(requests, served)})
+    return JSONResponse(_completion(model, choices) | {"usage": _usage(requests[::each], served)})
 
 
-async def _requests(calls: Calls, model: ServedModel, body: CompletionsBody) -> list[Request]:
+async def _prompts(calls: Calls, model: ServedModel, body: CompletionsBody) -> list[Any]:
+    """Return the ids of all prompts."""
     prompts: list[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
     if prompts and isinstance(prompts[0], int):
         prompts = [prompts]
     calls.check_number(prompts, "prompt")
+    found = []
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            prompt = await calls.encode(model, prompt, (None, None), "prompt")
+        else:
+            calls.check_tokens(prompt, "prompt")
+        found.append(prompt)
+    return found
+
+
+def _searched(
+    calls: Calls,
+    model: ServedModel,
+    prompts: list[Any],
+    body: CompletionsBody,
+    sampler: Sample | None,
+) -> list[Request]:
+    """Return a request for each prompt. `sampler` draws nothing, if the server has one."""
     overrides: dict[str, Any] = {
         "width": _width(calls, model, body),
         "n_best": body.n,
         "min_length": body.min_tokens,
         "max_length": body.max_tokens,
         "scoring": body.ranking(),
+        "processors": None if sampler is None else [sampler],
     }
-    requests = []
-    for prompt in prompts:
-        if isinstance(prompt, str):
-            prompt = await calls.encode(model, prompt, (None, None), "prompt")
-        else:
-            calls.check_tokens(prompt, "prompt")
-        requests.append(Request(prompt, **overrides))
-    return requests
+    return [Request(prompt, **overrides) for prompt in prompts]
+
+
+def _drawn(prompts: list[Any], body: CompletionsBody, sampler: Sample) -> list[Request]:
+    """Return `n` requests for each prompt, whose outputs are independent."""
+    for field in ("use_beam_search", "beam_width", "best_of", "length_penalty"):
+        if getattr(body, field):
+            raise APIError(400, f"`{field}` needs `temperature` = 0, which searches", field)
+    return [
+        Request(
+            prompt,
+            min_length=body.min_tokens,
+            max_length=body.max_tokens,
+            processors=[dataclasses.replace(sampler, draw=draw)],
+        )
+        for prompt in prompts
+        for draw in range(body.n)
+    ]
 
 
 def _width(calls: Calls, model: ServedModel, body: CompletionsBody) -> int | None:
