@@ -19,7 +19,7 @@ from pybeam.models.onnx import DECODER
 log = logging.getLogger(__name__)
 
 
-def converted(folder: Path, cache_dir: str | os.PathLike[str] | None) -> Path:
+def converted(folder: Path, cache_dir: Path | None) -> Path:
     """Return a model's folder, or if its weights are pickles alone the folder where they are safetensors.
 
     Raises:
@@ -59,7 +59,7 @@ CONVERSIONS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def _place(folder: Path, weights: list[str], cache_dir: str | os.PathLike[str] | None) -> Path:
+def _place(folder: Path, weights: list[str], cache_dir: Path | None) -> Path:
     """Return where the converted folder stands, or shall stand: another place for other files."""
     paths = [folder / name for name in weights]
     paths += shards_of(folder / PICKLED_INDEX) if PICKLED_INDEX in weights else []
@@ -69,7 +69,7 @@ def _place(folder: Path, weights: list[str], cache_dir: str | os.PathLike[str] |
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     in_cache = folder.parent.name == "snapshots"
     name = folder.parents[1].name if in_cache else folder.resolve().name
-    assets = None if cache_dir is None else Path(cache_dir, "assets")
+    assets = None if cache_dir is None else cache_dir / "assets"
     return hub_package().cached_assets_path("pybeam", "converted", name, assets_dir=assets) / key
 
 

@@ -73,12 +73,12 @@ def fetch(
         ValueError: `name` can be neither a folder nor a repository, the repository has no weights that pybeam
             reads, a pickle is not sound or might run code, or `revision` is given with a folder.
     """
-    folder = _local(name)
+    folder, cache = _local(name), None if cache_dir is None else Path(cache_dir)
     if folder is None:
         hub_package()
         from huggingface_hub import constants
 
-        source = Source(str(name), revision, token, cache_dir)
+        source = Source(str(name), revision, token, cache)
         is_offline = offline or constants.HF_HUB_OFFLINE
         with _progress(progress):
             folder = _cached(source) if is_offline else _download(source)
@@ -86,7 +86,7 @@ def fetch(
         raise ArgumentError(
             "revision", f"must be None for a folder, but is {revision!r} for {folder}"
         )
-    return converted(folder, cache_dir)
+    return converted(folder, cache)
 
 
 def _local(name: str | os.PathLike[str]) -> Path | None:
@@ -115,7 +115,7 @@ class Source:
     name: str
     revision: str | None
     token: str | bool | None
-    cache_dir: str | os.PathLike[str] | None
+    cache_dir: Path | None
 
     def snapshot(self, patterns: list[str], *, offline: bool = False) -> Path:
         """Return the folder of one commit in the cache, with the files that match these patterns."""
