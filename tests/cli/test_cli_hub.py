@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import httpx
 import pytest
 from huggingface_hub import constants
 
@@ -13,6 +14,7 @@ from pybeam.cli.loading import model_folders
 from pybeam.cli.serve import read_directories
 from support.hub import TOKEN, files_of, instead_of_the_hub, serving_hub
 from support.paths import MODEL
+from support.server_process import running
 
 NAME = "owner/bible-es-en"
 LINE, ANSWER = "Jesús lloró.", "Jesus wept."
@@ -66,6 +68,17 @@ def test_served_models_are_called_by_the_last_part_of_their_names():
         "y": str(MODEL),
         "none": str(MODEL.parent / "none"),
     }
+
+
+@pytest.mark.slow
+def test_a_server_of_a_model_on_the_hub(tmp_path):
+    with serving_hub() as served:
+        served.add(NAME, files_of(MODEL))
+        home = {"HF_ENDPOINT": served.address, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        with running("--threads", "1", models=[NAME], **home) as server:
+            asked = {"q": LINE, "source": "es", "target": "en"}
+            answer = httpx.post(f"{server.url}/translate", json=asked, timeout=60).json()
+    assert answer["translatedText"] == ANSWER
 
 
 @pytest.mark.slow
