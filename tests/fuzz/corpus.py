@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
 
 import pybeam
 from pybeam.corpus.manifest import InputFile, Manifest, PartEntry
 from support.built_in_models import saved
 from support.item_lists import random_items
 from support.paths import MODEL, ROOT
+from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
 
 SPOKEN = ROOT / "examples" / "models" / "spoken-numbers-en"
@@ -160,6 +163,15 @@ def save_published(directory: Path) -> None:
     fireredasr_files.save_published(directory, seed=14)
 
 
+def save_pickled(directory: Path, is_zip: bool = True) -> None:
+    """A model with a pickle in the place of its weights."""
+    save_tiny_model(directory, "marian")
+    weights = directory / "model.safetensors"
+    held, path = load_file(weights), directory / "pytorch_model.bin"
+    torch.save(held, path, _use_new_zipfile_serialization=is_zip)
+    weights.unlink()
+
+
 def save_wav(directory: Path) -> None:
     with wave.open(str(directory / "in.wav"), "wb") as file:
         file.setnchannels(1)
@@ -231,6 +243,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
         long_factor=[2.0, 2.5, 3.0, 3.5, 4.0, 4.5],
     ),
     "pairs": save_pairs,
+    "pickled": save_pickled,
+    "pickled before torch 1.6": partial(save_pickled, is_zip=False),
     "processor": save_processor,
     "published": save_published,
     "shards": save_shards,

@@ -190,6 +190,10 @@ def decode(directory: Path) -> None:
     finish(pybeam.Decoder(model, search).decode(sources(model), on_error="return"))
 
 
+def convert_and_decode(directory: Path) -> None:
+    decode(pybeam.hub.fetch(directory, cache_dir=directory / "cache"))
+
+
 def sources(model: Model) -> list:
     """Two short sources that the valid model takes; a damaged one may refuse them."""
     if isinstance(model, SpeechTransformer | ConformerTransformer | OnnxSpeechModel):
@@ -213,6 +217,7 @@ USES: dict[str, tuple[Callable[[Path], None], ...]] = {
     **dict.fromkeys(CODECS, (read_sound,)),
     "manifest": (read_manifest,),
     "pairs": (read_texts,),
+    **dict.fromkeys(("pickled", "pickled before torch 1.6"), (convert_and_decode,)),
     "processor": (read_features,),
     "published": (convert,),
     "tokenizer": (read_texts,),

@@ -10,6 +10,7 @@ import pytest
 import pybeam
 from pybeam import backends
 from pybeam.cli import main
+from support.hub import files_of, instead_of_the_hub, serving_hub
 from support.paths import MODEL, ROOT
 
 GEO = ROOT / "examples" / "semantic_parsing" / "geo"  # its tokenizer is tokenizer.json
@@ -38,6 +39,14 @@ def test_a_logical_form_from_files_of_tokenizers():
     tokenizer = pybeam.load_tokenizer(GEO)
     text = best(pybeam.load_model(GEO), tokenizer, "what is the capital of var0")
     assert text == "( A , ( _capital ( A ) , _loc ( A , B ) , _const ( B , _stateid ( var0 ) ) ) )"
+
+
+def test_a_name_on_the_hub(tmp_path):
+    with serving_hub() as hub, instead_of_the_hub(hub):
+        hub.add("owner/bible", files_of(MODEL))
+        folder = pybeam.hub.fetch("owner/bible", cache_dir=tmp_path)
+    assert files_of(folder).items() <= files_of(MODEL).items()
+    pybeam.load_model(folder)
 
 
 def test_a_model_is_quantised(tmp_path):

@@ -216,7 +216,7 @@ def instead_of_the_hub(hub: Hub) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "ENDPOINT", hub.address)
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub.address}/{url}")
-        patch.setattr(constants, "HF_URL_HOSTS", frozenset({"127.0.0.1"}))
+        patch.setattr(constants, "HF_URL_HOSTS", frozenset({"127.0.0.1"}), raising=False)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             patch.delenv(name, raising=False)
