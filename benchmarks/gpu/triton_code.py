@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.triton_code [--only fixed_beam ...] [--first N]
 
 Every Triton kernel that a step of these algorithms launches is compiled, once for each machine code: a row
-stands at the first case that needs it. A spill is an access to local memory (LDL, STL). The table goes to
-triton-code.json, in $OUT if that is set, else in benchmarks/results/.
+stands at the first case that needs it. A spill is an access to local memory (LDL, STL), around calls, too.
+The table goes to triton-code.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
 from __future__ import annotations
