@@ -10,12 +10,13 @@ import warnings
 import wave
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pybeam.arguments import ArgumentError
 from pybeam.speech.containers import Damaged, check_form, opened, reason_of, sound_of
 from pybeam.speech.truncation import LARGEST_WAV, check_wav, why_cut
 
@@ -23,6 +24,7 @@ INSTALL = "`pip install 'pybeam-search[speech]'`"
 # seconds of a recording, unless the caller says otherwise: a small file may hold years of silence
 DAY = 86400.0
 BLOCK_SECONDS = 10
+LAYOUTS = {1: "mono", 2: "stereo"}
 # no codec cuts a second into more packets; some that hold nothing are forgiven
 MOST_PACKETS, EMPTY_PACKETS = 3000, 10_000
 # of a plain WAV file
@@ -44,6 +46,7 @@ class SoundFile:
             meanwhile.
         sampling_rate: the rate of the samples, in Hz, such as a feature extractor's.
         max_seconds: a longer recording is refused once this much of it is decoded; None: no limit.
+        channels: 1, or 2 for left and right, which the package av decodes.
         warn: is told once if the file seems to be cut; None: Python's warnings.
     """
 
@@ -53,8 +56,12 @@ class SoundFile:
         sampling_rate: int,
         *,
         max_seconds: float | None = DAY,
+        channels: Literal[1, 2] = 1,
         warn: Callable[[str], None] | None = None,
     ) -> None:
+        if channels not in LAYOUTS:
+            raise ArgumentError("channels", f"must be 1 or 2, but is {channels!r}")
+        self._channels = channels
         self._source, self.sampling_rate, self._max_seconds = source, sampling_rate, max_seconds
         self.name = "the recording"
         if isinstance(source, str | os.PathLike):
@@ -64,6 +71,8 @@ class SoundFile:
     def blocks(self) -> Iterator[Tensor]:
         """Yield the samples [n] float32, from -1 to 1, some seconds at a time. Each call begins anew.
 
+        With two channels they are [n, 2].
+
         Raises:
             OSError: the file cannot be opened.
             ValueError: it has no sound, it is damaged, it is longer than `max_seconds`, or the package av is
@@ -71,7 +80,7 @@ class SoundFile:
                 behind the last block.
         """
         with self._file() as file:
-            if _is_plain(file, self.sampling_rate):
+            if self._channels == 1 and _is_plain(file, self.sampling_rate):
                 yield from self._bounded(wav_blocks(file, self.sampling_rate, self.name))
                 return
             try:
@@ -117,10 +126,11 @@ class SoundFile:
             ) from error
 
     def _decoded(self, av: Any, file: BinaryIO) -> Iterator[Tensor]:
-        rate, num_samples = self.sampling_rate, 0
+        rate, layout, num_samples = self.sampling_rate, LAYOUTS[self._channels], 0
         with opened(av, file, self.name) as container:
             stream = sound_of(container, self.name)
-            for block in _gathered(_resampled(av, self._frames(container, stream), rate), rate):
+            frames = self._frames(container, stream)
+            for block in _gathered(_resampled(av, frames, rate, layout), rate):
                 num_samples += len(block)
                 yield block
             # FFmpeg takes the beginning of a file that its name describes for a whole one
@@ -155,25 +165,26 @@ class SoundFile:
                 yield frame
 
 
-def _resampled(av: Any, frames: Iterable[Any], rate: int) -> Iterator[np.ndarray]:
+def _resampled(av: Any, frames: Iterable[Any], rate: int, layout: str) -> Iterator[np.ndarray]:
     # 16-bit samples, as openai-whisper and faster-whisper take; FFmpeg mixes floats down too loud
-    resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
+    resampler = av.AudioResampler(format="s16", layout=layout, rate=rate)
     for frame in itertools.chain(frames, [None]):
         if frame is not None:
             # gaps and jumps of its clock are no reason to refuse a recording
             frame.pts = None
         for one in resampler.resample(frame):
-            yield one.to_ndarray()[0]
+            samples: np.ndarray = one.to_ndarray()[0]
+            yield samples if layout == LAYOUTS[1] else samples.reshape(-1, 2)
 
 
 def _gathered(parts: Iterable[np.ndarray], rate: int) -> Iterator[Tensor]:
-    """Make blocks of samples [n] float32 of parts in 16 bits."""
+    """Make blocks of samples, in float32, of parts in 16 bits."""
     held: list[np.ndarray] = []
     num_samples = 0
     for part in itertools.chain(parts, [None]):
         if part is not None:
             held.append(part)
-            num_samples += part.size
+            num_samples += len(part)
         if num_samples >= BLOCK_SECONDS * rate or (part is None and num_samples):
             yield torch.from_numpy(np.concatenate(held).astype(np.float32) / 2.0**15)
             held, num_samples = [], 0
@@ -196,13 +207,14 @@ def read_sound(
     sampling_rate: int,
     *,
     max_seconds: float | None = DAY,
+    channels: Literal[1, 2] = 1,
 ) -> Tensor:
     """Read samples [n] float32, from -1 to 1, from a sound file, or the sound of a film.
 
-    They are those of all blocks of a `SoundFile`, which says what is read, and how.
+    They are those of all blocks of a `SoundFile`, which says what is read, and how: with two channels [n, 2].
 
     Args:
-        source, sampling_rate, max_seconds: those of `SoundFile`.
+        source, sampling_rate, max_seconds, channels: those of `SoundFile`.
 
     Warns:
         UserWarning: it seems to be cut (MP3 with a header of its encoder, Ogg, Opus, Matroska, WebM). It is
@@ -212,8 +224,9 @@ def read_sound(
         OSError: the file cannot be opened.
         ValueError: it cannot be read, see `SoundFile.blocks`.
     """
-    sound = SoundFile(source, sampling_rate, max_seconds=max_seconds)
-    return torch.cat([torch.zeros(0), *sound.blocks()])
+    sound = SoundFile(source, sampling_rate, max_seconds=max_seconds, channels=channels)
+    nothing = torch.zeros(0) if channels == 1 else torch.zeros(0, channels)
+    return torch.cat([nothing, *sound.blocks()])
 
 
 def sound_seconds(path: str | os.PathLike[str]) -> float:

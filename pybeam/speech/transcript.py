@@ -162,9 +162,12 @@ class TranscriptWriter:
             return ""
         self._num_cues += 1
         if self._form == "srt":
-            first, last = _time(start, ",", has_hours=True), _time(end, ",", has_hours=True)
+            first, last = (
+                format_time(start, ",", has_hours=True),
+                format_time(end, ",", has_hours=True),
+            )
             return f"{self._num_cues}\n{first} --> {last}\n{text}\n\n"
-        return f"{_time(start, '.')} --> {_time(end, '.')}\n{text}\n\n"
+        return f"{format_time(start, '.')} --> {format_time(end, '.')}\n{text}\n\n"
 
 
 def _json(transcript: Transcript) -> str:
@@ -217,7 +220,7 @@ def _line(text: str) -> str:
     return " ".join(text.strip().splitlines())
 
 
-def _time(seconds: float, point: str, *, has_hours: bool = False) -> str:
+def format_time(seconds: float, point: str, *, has_hours: bool = False) -> str:
     """Write minutes, seconds and milliseconds, and hours if there are some or there must be."""
     whole, milliseconds = divmod(round(1000 * seconds), 1000)
     minutes, second = divmod(whole, 60)

@@ -49,10 +49,18 @@ class WordFinder:
     Args:
         aligner: says when tokens are said.
         decode: turns ids into text with the spaces around it; timestamps and control tokens become "".
+        before, behind: marks that belong to the word behind them, and to the word before them.
     """
 
-    def __init__(self, aligner: Aligner, decode: Decode) -> None:
+    def __init__(
+        self,
+        aligner: Aligner,
+        decode: Decode,
+        before: str = BEFORE_WORDS,
+        behind: str = BEHIND_WORDS,
+    ) -> None:
         self._aligner, self._decode = aligner, decode
+        self._before, self._behind = before, behind
 
     def __call__(
         self,
@@ -90,7 +98,7 @@ class WordFinder:
         median = min(LONGEST_MEDIAN, statistics.median(durations)) if durations else 0.0
         if durations:
             _shorten_at_sentence_ends(words, 2 * median)
-        _merge_punctuation(words)
+        _merge_punctuation(words, self._before, self._behind)
         return _shared_out(segments, tokens, words, median, offset, last_end)
 
 
@@ -148,12 +156,12 @@ def _shorten_at_sentence_ends(words: list[_Timed], longest: float) -> None:
                 word.start = word.end - longest
 
 
-def _merge_punctuation(words: list[_Timed]) -> None:
+def _merge_punctuation(words: list[_Timed], before: str, behind: str) -> None:
     """Join punctuation and the word that it belongs to. Words that were joined to others become empty."""
     following = len(words) - 1
     for i in range(len(words) - 2, -1, -1):
         one, next_word = words[i], words[following]
-        if one.text.startswith(" ") and one.text.strip() in BEFORE_WORDS:
+        if one.text.startswith(" ") and one.text.strip() in before:
             next_word.text = one.text + next_word.text
             next_word.num_tokens += one.num_tokens
             one.text, one.num_tokens = "", 0
@@ -162,7 +170,7 @@ def _merge_punctuation(words: list[_Timed]) -> None:
     previous = 0
     for i in range(1, len(words)):
         one, word = words[i], words[previous]
-        if not word.text.endswith(" ") and one.text in BEHIND_WORDS:
+        if not word.text.endswith(" ") and one.text in behind:
             word.text += one.text
             word.num_tokens += one.num_tokens
             one.text, one.num_tokens = "", 0

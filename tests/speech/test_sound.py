@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pybeam.speech import read_sound, read_wav, sound_seconds
+from pybeam.speech import SoundFile, read_sound, read_wav, sound_seconds
 from support.sound_files import sine, write_sound
 from support.speech_models import tone, write_wav
 
@@ -166,3 +166,15 @@ def test_a_stream_stays_open(tmp_path):
         assert not file.closed
     with wave.open(str(tmp_path / "a.wav")) as file:
         assert file.getnframes() == 700
+
+
+def test_channels_are_mixed_or_apart(tmp_path):
+    left, right = tone(4000, 1), tone(4000, 2)
+    path = tmp_path / "a.wav"
+    write_wav(path, np.stack([left, right], 1).ravel(), 16000, channels=2)
+    found = read_sound(path, 16000, channels=2)
+    expected = torch.from_numpy(np.stack([left, right], 1).astype(np.float32) / 2**15)
+    assert torch.equal(found, expected)
+    assert torch.allclose(read_sound(path, 16000), expected.mean(1), atol=1e-4)
+    with pytest.raises(ValueError, match="`channels` must be 1 or 2, but is 3"):
+        SoundFile(path, 16000, channels=3)

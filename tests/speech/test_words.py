@@ -106,6 +106,14 @@ def test_punctuation_belongs_to_a_word():
     assert [word.text for word in found.words] == [" ab!", " ¿cd"]
 
 
+def test_other_marks_belong_to_words():
+    text = " ab! ¿cd"
+    clock = Clock([0.1 * i for i in range(len(text) + 1)])
+    finder = WordFinder(clock, decode, before="", behind="?")
+    [found] = finder([segment(0.0, 1.0, text)], None, [])
+    assert [word.text for word in found.words] == [" ab", "!", " ¿cd"]
+
+
 def test_a_long_word_behind_a_pause_is_shortened():
     """Median 0.2 s: the word may last 0.4 s, and gets its end."""
     text = " a b c d"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pybeam.arguments import ArgumentError, ids, number, whole
+from pybeam.arguments import ArgumentError, ids, number, real, whole
 from pybeam.contracts import MAX_WIDTH
 from pybeam.processors.base import Stage, check_stage
+from pybeam.speech.words import BEFORE_WORDS, BEHIND_WORDS
 
 # each is one more attempt at a window
 MAX_TEMPERATURES = 100
@@ -59,6 +60,14 @@ class TranscriptionOptions:
             the prompt leaves.
         stage: "logits": bans act on logits, so that other tokens become more probable, as in openai-whisper
             and faster-whisper. "log_probs": they act on log-probabilities, as in transformers' beam search.
+        multilingual: whether the language is detected in each window, since recordings may have several.
+        language_detection_segments: windows at most in which the language of a recording is detected.
+        language_detection_threshold: the first of them in which a language is more probable than this says
+            which it is; without one it is the language of most.
+        chunk_length: seconds of sound in a window at most, which silence fills up; None: as many as the model
+            hears.
+        prepend_punctuations: marks that belong to the word behind them, where there are words.
+        append_punctuations: marks that belong to the word before them.
         seed: of the samples. Each window has random numbers of its own, which follow from this number and
             the window's place, whatever else is transcribed.
 
@@ -88,6 +97,12 @@ class TranscriptionOptions:
     max_new_tokens: int | None = None
     stage: Stage = "logits"
     seed: int = 0
+    multilingual: bool = False
+    language_detection_segments: int = 1
+    language_detection_threshold: float = 0.5
+    chunk_length: int | None = None
+    prepend_punctuations: str = BEFORE_WORDS
+    append_punctuations: str = BEHIND_WORDS
 
     def __post_init__(self) -> None:
         if self.windows not in ("sequential", "batched"):
@@ -96,6 +111,10 @@ class TranscriptionOptions:
             )
         whole("best_of", self.best_of, 1, MAX_WIDTH)
         whole("seed", self.seed, 0, 2**63 - 1)
+        whole("language_detection_segments", self.language_detection_segments, 1)
+        real("language_detection_threshold", self.language_detection_threshold)
+        if self.chunk_length is not None:
+            whole("chunk_length", self.chunk_length, 1)
         check_stage(self.stage)
         self._check_temperatures()
         for name in ("compression_ratio_threshold", "no_speech_threshold", "max_initial_timestamp"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from pybeam.arguments import ArgumentError
 from pybeam.engine.failures import kept
 from pybeam.models.base import Model
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
 from pybeam.speech.whisper.assets import WhisperAssets
+from pybeam.speech.whisper.languages import DetectedLanguage, LanguageDetector
 from pybeam.speech.whisper.options import TranscriptionOptions
 from pybeam.speech.whisper.recording import Progress, Recording, RecordingFeatures, Window
 from pybeam.speech.whisper.requests import Answer, Question
@@ -56,9 +59,11 @@ class RecordingLoop:
         assert model.max_positions is not None, "Whisper's positions are stored"
         self._model, self._options, self._find_words = model, options, find_words
         self._assets, self._extract, self._tokens = assets, assets.extract, assets.tokens
-        self._window, self._stride = assets.window, assets.stride
+        self._filled, self._stride = assets.window, assets.stride
         self._rate, self._positions = assets.rate, model.max_positions
+        self._window = self._frames_of(options.chunk_length)
         tokens = assets.tokens
+        self._detector = LanguageDetector(model.start_id, tokens.languages, options)
         self._task, self._language = tokens.task_ids(options.task), tokens.code(options.language)
         # half of the positions are for what was said before
         self._half = self._positions // 2 - 1
@@ -69,6 +74,18 @@ class RecordingLoop:
             self.prefix = assets.tokens_of(options.prefix)[: self._half]
             if options.timestamps:
                 self.prefix.insert(0, tokens.no_timestamps + 1)
+
+    def _frames_of(self, chunk_length: int | None) -> int:
+        """Return the frames of sound that a window has at most."""
+        if chunk_length is None:
+            return self._filled
+        seconds = self._filled / self._rate
+        if chunk_length > seconds:
+            problem = (
+                f"must be at most the {seconds:g} s that the model hears, but is {chunk_length}"
+            )
+            raise ArgumentError("chunk_length", problem)
+        return round(chunk_length * self._rate)
 
     def _encoded(self, name: str, given: str | Sequence[int] | None) -> list[int]:
         if given is None:
@@ -94,11 +111,10 @@ class RecordingLoop:
     def _job(
         self, index: int, recording: Recording, tell: Callable[[Progress], None]
     ) -> Asking[None]:
-        is_shared = isinstance(self._model, SpeechTransformer)
-        sound = RecordingFeatures.of(recording, self._extract, self._window, is_shared=is_shared)
+        sound = self._sound(recording)
         duration = sound.num_frames / self._rate
         stretches = self._stretches(recording, sound)
-        language, probability = yield from self._detect(recording, sound, stretches)
+        language, probability = yield from self._language_of(recording, sound, stretches)
         position = 0
 
         def report(frames: int, segments: list[Segment]) -> None:
@@ -114,6 +130,18 @@ class RecordingLoop:
         transcript = Transcript(code, probability, duration, tuple(segments))
         tell(Progress(index, recording.id, duration, duration, transcript=transcript))
 
+    def detect(self, recording: Recording) -> Asking[DetectedLanguage | None]:
+        """Return the language of a recording; None: the model knows English alone, or there is no sound."""
+        sound = self._sound(recording)
+        try:
+            return (yield from self._detect(sound, self._stretches(recording, sound)))
+        finally:
+            sound.close()
+
+    def _sound(self, recording: Recording) -> RecordingFeatures:
+        is_shared = isinstance(self._model, SpeechTransformer)
+        return RecordingFeatures.of(recording, self._extract, self._filled, is_shared=is_shared)
+
     def _stretches(self, recording: Recording, sound: RecordingFeatures) -> Stretches:
         """The stretches in frames, cut to the recording."""
         if recording.stretches is None:
@@ -124,21 +152,36 @@ class RecordingLoop:
         ]
         return [(start, end) for start, end in cut if start < end]
 
-    def _detect(
+    def _language_of(
         self, recording: Recording, sound: RecordingFeatures, stretches: Stretches
     ) -> Asking[tuple[str | None, float | None]]:
-        """Find the language of the first window, unless it is known, and its probability."""
-        codes = list(self._tokens.languages)
+        """Return the language of a recording, and its probability if it is detected."""
         if recording.language is not None:
             return self._tokens.code(recording.language), None
-        if self._language is not None or not codes or not stretches:
-            return self._language, None
-        start, end = stretches[0]
-        window = sound.window(start, min(self._window, end - start))
-        [answer] = yield [Question(window.source, (self._model.start_id,), back=0, max_length=1)]
-        scores = dict(zip(codes, answer.token_log_probs[-len(codes) :], strict=True))
-        best = max(scores, key=scores.__getitem__)
-        return best, 1 / sum(math.exp(score - scores[best]) for score in scores.values())
+        found = None
+        if self._language is None:
+            found = yield from self._detect(sound, stretches)
+        return (self._language, None) if found is None else (found.code, found.probability)
+
+    def _detect(
+        self, sound: RecordingFeatures, stretches: Stretches
+    ) -> Asking[DetectedLanguage | None]:
+        if not stretches or not self._tokens.languages:
+            return None
+        places = (
+            (first, min(self._window, end - first))
+            for start, end in stretches
+            for first in range(start, end, self._window)
+        )
+        first_ones = itertools.islice(places, self._options.language_detection_segments)
+        return (yield from self._detector.detect(sound.window(*place) for place in first_ones))
+
+    def _spoken(self, window: Window, language: str | None) -> Asking[str | None]:
+        """Return the language of a window, which is the recording's unless there may be several."""
+        if not self._options.multilingual or not self._tokens.languages:
+            return language
+        probabilities = yield from self._detector.probabilities(window)
+        return next(iter(probabilities))
 
     def _sequential(
         self, sound: RecordingFeatures, stretches: Stretches, language: str | None, report: Report
@@ -155,6 +198,7 @@ class RecordingLoop:
                 report(seek - last, [])
             while seek < end:
                 window = sound.window(seek, min(self._window, end - seek))
+                language = yield from self._spoken(window, language)
                 result = yield from self._transcribe(window, said, language, prefix)
                 prefix = []
                 segments, step = self._segments(result, window, keeps_rest=False)
@@ -189,9 +233,10 @@ class RecordingLoop:
         def one(place: int, start: int, end: int) -> Asking[list[Segment]]:
             nonlocal num_told
             window = sound.window(start, end - start)
-            result = yield from self._transcribe(window, self._first_prompt, language)
+            spoken = yield from self._spoken(window, language)
+            result = yield from self._transcribe(window, self._first_prompt, spoken)
             segments, _ = self._segments(result, window, keeps_rest=True)
-            segments = self._with_words(segments, window, language, start / self._rate)
+            segments = self._with_words(segments, window, spoken, start / self._rate)
             segments = lasting(segments)
             ready[place] = window.size, segments
             while num_told in ready:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
+from pybeam.engine.failures import kept
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.models.base import Model
@@ -17,15 +19,19 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.speech.alignment import Aligner
 from pybeam.speech.transcript import Transcript
 from pybeam.speech.whisper.assets import WhisperAssets
+from pybeam.speech.whisper.languages import DetectedLanguage
 from pybeam.speech.whisper.options import TranscriptionOptions
 from pybeam.speech.whisper.recording import Progress, Recording
 from pybeam.speech.whisper.recording_loop import RecordingLoop
 from pybeam.speech.whisper.requests import RequestBuilder, beam_search
-from pybeam.speech.whisper.window_jobs import WindowJob, WindowJobs
+from pybeam.speech.whisper.window_jobs import Asking, WindowJob, WindowJobs
 from pybeam.speech.words import WordFinder
 
 # requests whose log-probabilities are kept at a time, beside the schedule's sources; more would wait
 SPARE_LINES = 64
+
+News = TypeVar("News")
+Found = TypeVar("Found")
 
 
 class TranscribeError(RuntimeError):
@@ -55,7 +61,7 @@ class Transcriber:
         model: from `pybeam.load_model`. Settings that it has lost by `model.without` (`suppress_tokens`,
             `begin_suppress_tokens`) do not hold.
         path: the model's directory, with `config.json`, `generation_config.json`, `tokenizer.json` and
-            `preprocessor_config.json`.
+            `preprocessor_config.json`; or what `WhisperAssets` has read of it.
         options: how recordings are transcribed; None: `TranscriptionOptions()`.
         algorithm: the search at temperature 0.0. Its processors come before Whisper's rules, stage by stage.
             A prompt counts in no length. None: `pybeam.speech.whisper.beam_search`, as faster-whisper
@@ -76,7 +82,7 @@ class Transcriber:
     def __init__(
         self,
         model: Model,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | WhisperAssets,
         options: TranscriptionOptions | None = None,
         *,
         algorithm: Algorithm | None = None,
@@ -87,7 +93,7 @@ class Transcriber:
         options = TranscriptionOptions() if options is None else options
         if not isinstance(options, TranscriptionOptions):
             raise TypeError(f"`options` must be TranscriptionOptions, but is {options!r}")
-        assets = WhisperAssets.load(path)
+        assets = path if isinstance(path, WhisperAssets) else WhisperAssets.load(path)
         assets.tokens.check(model)
         self.sampling_rate = assets.extract.sampling_rate
         self.languages = tuple(assets.tokens.languages)
@@ -95,7 +101,9 @@ class Transcriber:
         algorithm = beam_search() if algorithm is None else algorithm
         find_words = None
         if options.words:
-            find_words = WordFinder(Aligner.load(model, path, backend=backend), assets.text)
+            aligner = Aligner.load(model, assets.tokens.path.parent, backend=backend)
+            marks = options.prepend_punctuations, options.append_punctuations
+            find_words = WordFinder(aligner, assets.text, *marks)
         self._loop = RecordingLoop(model, assets, options, find_words)
         most_given = len(self._loop.prefix)
         self._builder = RequestBuilder(
@@ -119,18 +127,11 @@ class Transcriber:
             TranscribeError: a recording failed. It is raised in that recording's place.
             TypeError: `recordings` is one recording and not a list of them.
         """
-        done: dict[int, Progress] = {}
-        num_yielded = 0
-        for news in self.stream(recordings):
-            if news.transcript is None and news.error is None:
-                continue
-            done[news.index] = news
-            while num_yielded in done:
-                ready = done.pop(num_yielded)
-                num_yielded += 1
-                if ready.transcript is None:
-                    raise TranscribeError(ready.index, ready.id, str(ready.error)) from ready.error
-                yield ready.transcript
+        return _in_order(
+            (one.index, one.id, found)
+            for one in self.stream(recordings)
+            if (found := one.transcript or one.error)
+        )
 
     def stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
         """Yield news of the recordings: each window as it is ready, and each transcript, in any order.
@@ -142,32 +143,76 @@ class Transcriber:
         Raises:
             TypeError: `recordings` is one recording and not a list of them.
         """
-        if isinstance(recordings, Tensor | np.ndarray | Recording | str):
-            raise TypeError(
-                f"`recordings` must be a list of recordings, but is one {type(recordings).__name__}; put it "
-                "into a list"
-            )
-        return self._stream(recordings)
+        _check_list(recordings)
+        news: deque[Progress] = deque()
+        given = enumerate(map(Recording.of, recordings))
+        return self._run((self._loop.job(*one, news.append) for one in given), news)
+
+    def detect_languages(self, recordings: Iterable[Any]) -> Iterator[DetectedLanguage | None]:
+        """Yield the language of each recording, in their order, and transcribe nothing.
+
+        It is None for a model that knows English alone, and for a recording without sound.
+
+        Args:
+            recordings: as for `transcribe`. Languages that are given with them are not taken.
+
+        Raises:
+            TranscribeError: a recording failed. It is raised in that recording's place.
+            TypeError: `recordings` is one recording and not a list of them.
+        """
+        _check_list(recordings)
+        news: deque[tuple[int, Any, DetectedLanguage | Exception | None]] = deque()
+
+        def job(index: int, recording: Recording) -> Asking[None]:
+            try:
+                found = yield from self._loop.detect(recording)
+                news.append((index, recording.id, found))
+            except Exception as error:
+                news.append((index, recording.id, kept(error)))
+
+        given = enumerate(map(Recording.of, recordings))
+        return _in_order(self._run(itertools.starmap(job, given), news))
 
     def release(self) -> None:
         """Free the memory that is kept between calls; see `Decoder.release`."""
         self._decoder.release()
 
-    def _stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
-        news: deque[Progress] = deque()
-        most = self._decoder.schedule.n
-        jobs = WindowJobs(self._jobs(recordings, news), self._builder, most)
+    def _run(self, jobs: Iterator[WindowJob], news: deque[News]) -> Iterator[News]:
+        """Do the jobs, and yield what they append to `news`."""
+        window_jobs = WindowJobs(jobs, self._builder, self._decoder.schedule.n)
         try:
-            for result in self._decoder.stream(jobs):
-                jobs.answer(result)
+            for result in self._decoder.stream(window_jobs):
+                window_jobs.answer(result)
                 while news:
                     yield news.popleft()
         finally:
-            jobs.close()
+            window_jobs.close()
         yield from news
-        if jobs.error is not None:
-            raise jobs.error
+        if window_jobs.error is not None:
+            raise window_jobs.error
 
-    def _jobs(self, recordings: Iterable[Any], news: deque[Progress]) -> Iterator[WindowJob]:
-        for index, given in enumerate(recordings):
-            yield self._loop.job(index, Recording.of(given), news.append)
+
+def _in_order(ends: Iterable[tuple[int, Any, Found | Exception]]) -> Iterator[Found]:
+    """Yield what became of recordings in their order. Raises TranscribeError in the place of one that failed.
+
+    Args:
+        ends: position and id of each recording, and what became of it.
+    """
+    done: dict[int, tuple[Any, Found | Exception]] = {}
+    num_yielded = 0
+    for index, name, found in ends:
+        done[index] = name, found
+        while num_yielded in done:
+            name, found = done.pop(num_yielded)
+            if isinstance(found, Exception):
+                raise TranscribeError(num_yielded, name, str(found)) from found
+            num_yielded += 1
+            yield found
+
+
+def _check_list(recordings: Any) -> None:
+    if isinstance(recordings, Tensor | np.ndarray | Recording | str):
+        raise TypeError(
+            f"`recordings` must be a list of recordings, but is one {type(recordings).__name__}; put it into "
+            "a list"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 import torch
 
 import pybeam
-from support.speech_models import WHISPER_LETTERS, tone
+from support.converted_whisper import convert
+from support.speech_models import tone
 from support.tiny_whisper import (
     BEGIN,
     NO_STAMPS,
     NUM_POSITIONS,
     SPACE,
-    SPECIAL,
     STAMPS,
     SUPPRESSED,
     WINDOW,
@@ -49,20 +48,10 @@ class Multilingual:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    from ctranslate2.converters.transformers import WhisperLoader
-
     directory, converted = tmp_path_factory.mktemp("whisper"), tmp_path_factory.mktemp("converted")
     # the converter takes one number of heads and of inner units for both stacks
     model = save_whisper(directory, decoder_attention_heads=2, decoder_ffn_dim=40)
-    loader = WhisperLoader()
-    spec = loader.get_model_spec(model)
-    loader.set_config(spec.config, model, None)
-    spec.register_vocabulary([*WHISPER_LETTERS, *SPECIAL, *STAMPS])
-    spec.validate()
-    spec.optimize(quantization=None)
-    spec.save(str(converted))
-    for name in ("tokenizer.json", "preprocessor_config.json"):
-        shutil.copy(directory / name, converted / name)
+    convert(model, directory, converted)
     theirs = faster_whisper.WhisperModel(str(converted), device="cpu", cpu_threads=1)
     theirs.model, theirs.max_length = Multilingual(theirs.model), NUM_POSITIONS
     # it fills windows up to 30 seconds, and those of this model have one
