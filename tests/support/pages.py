@@ -131,7 +131,7 @@ def _shell(block: Block, page: Path, folder: Path) -> str:
         env={
             **os.environ,
             "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "packages" / "examples"))),
         },
         capture_output=True,
         text=True,
