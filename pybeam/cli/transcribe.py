@@ -196,10 +196,10 @@ def _with_stdin(names: tuple[str, ...], stack: contextlib.ExitStack) -> tuple[st
 
 
 def _is_whisper(directory: str) -> bool:
-    from pybeam.text.json_files import read_json
+    from pybeam.text.ctranslate2 import transformers_config
 
     try:
-        config = read_json(Path(directory, "config.json"))
+        config = transformers_config(Path(directory))
     except (OSError, ValueError):
         return False  # whoever loads the model says what is wrong
     return config.get("model_type") == "whisper"

@@ -17,7 +17,7 @@ from pybeam.models.checkpoint import QUANTISATION, SCALE, Checkpoint, is_quantis
 from pybeam.models.loading import load_checkpoint
 from pybeam.models.onnx import DECODER
 from pybeam.models.tensor_files import TensorWriter
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import is_ctranslate2, read_json
 
 if TYPE_CHECKING:
     from pybeam.models.tensor_files import StoredTensor
@@ -49,6 +49,11 @@ def quantize(
     if (source / DECODER).exists():
         raise ValueError(
             f"{source} holds ONNX graphs; quantise the directory that they were exported from"
+        )
+    if is_ctranslate2(source):
+        raise ValueError(
+            f"{source} is a folder of CTranslate2, which is read as it is; load it with dtype='int8', or "
+            "quantise the folder that it was converted from"
         )
     if is_quantised(source):
         raise ValueError(f"{source} is quantised already; load it as it is")

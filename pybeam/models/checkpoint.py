@@ -99,6 +99,9 @@ class Checkpoint:
     lack. `is_checked` is whether `check_finite` looks for NaN and infinities.
     """
 
+    # whether integers may also be taken as the floats that they stand for
+    can_dequantise = False
+
     def __init__(self, directory: Path, is_checked: bool = True) -> None:
         self.directory, self.is_checked = directory, is_checked
         self.is_quantised = is_quantised(directory)
@@ -175,13 +178,11 @@ class Checkpoint:
         return self._float(name, *shape).read()
 
     def take_mapped(self, name: str, *shape: int) -> Tensor | None:
-        """Return that tensor as the file's own memory; None: its numbers do not lie at whole addresses.
+        """Return that tensor as the file's own memory; None: the file cannot be used as it is.
 
         Raises ValueError as `take`.
         """
-        stored = self._float(name, *shape)
-        assert isinstance(stored.dtype, torch.dtype)
-        return None if stored.begin % stored.dtype.itemsize else stored.mapped()
+        return self._float(name, *shape).mapped()
 
     def take_parts(self, name: str, *shape: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield that tensor a few rows at a time, with the rows. Raises ValueError as `take`."""

@@ -19,7 +19,7 @@ class Foreign(NamedTuple):
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Raise ValueError, with a remedy, if a folder is one of another kind."""
+    """Raise ValueError, with a remedy, if a folder without config.json is one of another kind."""
     for kind in FOREIGN:
         if kind.is_one(directory):
             raise ValueError(
@@ -33,45 +33,35 @@ def _has(directory: Path, *patterns: str) -> bool:
     return all(any(directory.glob(pattern)) for pattern in patterns)
 
 
-def _lacks_config(directory: Path) -> bool:
-    return not (directory / "config.json").exists()
-
-
 FOREIGN = (
-    # config.json of CTranslate2 names no architecture, and stands there or not
     Foreign(
-        lambda path: _has(path, "model.bin", "*vocabulary*"),
-        "model.bin, a model that CTranslate2 has converted and perhaps rounded",
-        "load the folder that it was converted from",
-    ),
-    Foreign(
-        lambda path: _has(path, "adapter_config.json") and _lacks_config(path),
+        lambda path: _has(path, "adapter_config.json"),
         "adapter_config.json, a LoRA or another adapter without the model that it changes",
         "merge them once: `peft.AutoPeftModelForSeq2SeqLM.from_pretrained('{directory}')"
         ".merge_and_unload().save_pretrained(OUT)` (or AutoPeftModelForCausalLM), and load OUT",
     ),
     Foreign(
-        lambda path: _has(path, FIREREDASR) and _lacks_config(path),
+        lambda path: _has(path, FIREREDASR),
         f"FireRedASR as it is published, whose {FIREREDASR} is a pickle and could run code",
         "convert it once: `pybeam convert fireredasr {directory} --output OUT`",
     ),
     Foreign(
-        lambda path: _has(path, "*.npz") and _lacks_config(path),
+        lambda path: _has(path, "*.npz"),
         "*.npz, a model of Marian",
         "convert it once with transformers' `convert_marian_to_pytorch`, and load what that writes",
     ),
     Foreign(
-        lambda path: _has(path, "*.gguf") and _lacks_config(path),
+        lambda path: _has(path, "*.gguf"),
         "*.gguf, weights of llama.cpp",
         "load the folder that they were converted from",
     ),
     Foreign(
-        lambda path: _has(path, "*.pt", "dict.*.txt") and _lacks_config(path),
+        lambda path: _has(path, "*.pt", "dict.*.txt"),
         "*.pt and dict.*.txt, a model of fairseq, which is a pickle and could run code",
         "convert it with transformers' script for its architecture, and load what that writes",
     ),
     Foreign(
-        lambda path: _has(path, "snapshots/*/config.json") and _lacks_config(path),
+        lambda path: _has(path, "snapshots/*/config.json"),
         "snapshots, as in the cache of the Hugging Face hub",
         "give the folder below snapshots",
     ),

@@ -16,7 +16,6 @@ from pybeam.arguments import ArgumentError, names_checked
 from pybeam.backends.memory import on_host
 from pybeam.models.checkpoint import Checkpoint, is_quantised
 from pybeam.models.conformer.config import ConformerConfig
-from pybeam.models.foreign import refuse_foreign
 from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.settings import read_settings
@@ -28,7 +27,7 @@ from pybeam.models.transformer.config import (
     read_config,
 )
 from pybeam.models.transformer.model import Transformer
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import is_ctranslate2, read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
 
@@ -87,6 +86,11 @@ def load_model(
       Gemma 1 to 3 (`gemma`, `gemma2`, `gemma3_text`), GPT-2 (`gpt2`), GPT-NeoX and Pythia (`gpt_neox`),
       OPT (`opt`), Bloom (`bloom`), Falcon (`falcon`);
     - `attentional_lstm`, see `pybeam.models.Rnn`.
+
+    A folder of CTranslate2 (`model.bin` of version 2 or later, with vocabularies) is read as it is, if its
+    layers compute what those of one of these do: a Translator's, a Generator's or Whisper's. Start, EOS and
+    `suppress_ids` are those of its `config.json`, which CTranslate2 reads alone, too. Its int8 weights are
+    taken over on a CPU with "auto" and "int8"; those of int16 become floats.
 
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
     runs a directory with `decoder.onnx` (`pybeam.export.export_onnx`), on a CPU, in float32.
@@ -162,7 +166,10 @@ def _load(
     check_finite: bool,
     eos_id: int | Sequence[int] | None,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
-    refuse_foreign(directory)
+    if not (directory / "config.json").exists():
+        from pybeam.models.foreign import refuse_foreign
+
+        refuse_foreign(directory)
     is_onnx = (directory / DECODER).exists()
     has_none = is_onnx or _is_rnn(directory) or _is_causal(directory)
     if cross_cache_dtype is not None and has_none:
@@ -191,12 +198,20 @@ def load_checkpoint(
     Raises:
         FileNotFoundError, ValueError: as `load_model`.
     """
+    model: Transformer | CausalTransformer | Rnn
     with blaming(directory):
-        build = _architecture(directory, eos_id)
-        checkpoint = Checkpoint(directory, check_finite)
-        model = build(checkpoint, device, dtype)
+        is_binary = is_ctranslate2(directory)
+        if is_binary:
+            from pybeam.models.ctranslate2.loading import load_binary
+
+            model, checkpoint = load_binary(directory, device, dtype, check_finite, eos_id)
+        else:
+            build = _architecture(directory, eos_id)
+            checkpoint = Checkpoint(directory, check_finite)
+            model = build(checkpoint, device, dtype)
         checkpoint.close()
-        model.settings = read_settings(directory)
+        if not is_binary:
+            model.settings = read_settings(directory)
     num = sum(math.prod(checkpoint.stored[name].shape) for name in checkpoint.taken)
     model.num_parameters = num
     log.info("loaded %r from %s: %s parameters, %r", model, directory, f"{num:,}", model.settings)

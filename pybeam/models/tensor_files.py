@@ -11,8 +11,8 @@ import json
 import math
 import mmap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,7 +39,8 @@ CHUNK_BYTES = 1 << 18
 PREFIX_BYTES = 8
 
 
-class StoredTensor(NamedTuple):
+@dataclass(frozen=True)
+class StoredTensor:
     """Where a tensor lies in a file."""
 
     path: Path
@@ -63,12 +64,15 @@ class StoredTensor(NamedTuple):
             file.seek(self.begin + first * math.prod(self.shape[1:]) * out.itemsize)
             file.readinto(out.view(-1).view(torch.uint8).numpy().data)
 
-    def mapped(self) -> Tensor:
+    def mapped(self) -> Tensor | None:
         """Return the tensor as memory that the system fills from the file when somebody looks at it.
 
-        Nobody may write into the file meanwhile. A new file may take its name.
+        Nobody may write into the file meanwhile. A new file may take its name. None: the numbers do not lie
+        at whole addresses.
         """
         assert isinstance(self.dtype, torch.dtype)
+        if self.begin % self.dtype.itemsize:
+            return None
         with open(self.path, "rb") as file:
             # a copy of what is written to, so that the file stays as it is
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

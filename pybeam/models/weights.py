@@ -34,12 +34,13 @@ class WeightReader:
         self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, table: str
     ) -> None:
         self.checkpoint, self.device = checkpoint, device
+        is_on_cpu = device.type == "cpu"
         if dtype is None:
-            if checkpoint.is_quantised:
+            if checkpoint.is_quantised and (is_on_cpu or not checkpoint.can_dequantise):
                 dtype = torch.int8
             else:
-                dtype = torch.float32 if device.type == "cpu" else checkpoint.dtype(table)
-        if checkpoint.is_quantised and dtype != torch.int8:
+                dtype = torch.float32 if is_on_cpu else checkpoint.dtype(table)
+        if checkpoint.is_quantised and dtype != torch.int8 and not checkpoint.can_dequantise:
             raise ArgumentError(
                 "dtype",
                 f"must be 'auto' or 'int8' for {checkpoint.directory}, whose weights are quantised, but is "

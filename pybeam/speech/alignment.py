@@ -20,7 +20,8 @@ from pybeam.models.base import Model
 from pybeam.models.transformer.attention import head_attention
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
-from pybeam.text.json_files import positive, read_json
+from pybeam.text.ctranslate2 import transformers_config
+from pybeam.text.json_files import is_ctranslate2, positive, read_json
 from pybeam.text.model_files import blaming
 
 # of Whisper's encoder: each position has two frames of 10 ms
@@ -116,13 +117,16 @@ class Aligner:
     def load(cls, model: Model, path: str | os.PathLike[str], *, backend: str = "auto") -> Aligner:
         """Make one for the model of a directory, with `alignment_heads` of its `generation_config.json`.
 
+        A folder of CTranslate2 has them in `config.json`.
+
         Raises:
             ValueError: a file is missing or wrong, or see above.
         """
         directory, name = Path(path), "median_filter_width"
         settings = directory / "generation_config.json"
         with blaming(directory):
-            config = read_json(settings)
+            is_own = settings.exists() or not is_ctranslate2(directory)
+            config = read_json(settings) if is_own else transformers_config(directory)
             last = positive(settings, config, "no_timestamps_token_id", model.vocab_size - 1)
             heads = _heads_of(settings, config)
             sizes = {name: MEDIAN_WIDTH} | read_json(directory / "config.json")

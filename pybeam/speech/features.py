@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.text.json_files import positive, read_json
+from pybeam.models.ctranslate2.binary import whisper_sizes
+from pybeam.text.json_files import is_ctranslate2, positive, read_json
 from pybeam.text.model_files import blaming
 
 SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
@@ -249,7 +250,7 @@ def load_feature_extractor(path: str | os.PathLike[str]) -> Extractor:
     """Load the feature extractor of a speech model's directory.
 
     It reads `preprocessor_config.json`, or else the `feature_extractor` of `processor_config.json`, where
-    transformers 5 writes it.
+    transformers 5 writes it. A Whisper of CTranslate2 may have neither, and its features are as usual.
 
     Args:
         path: the directory.
@@ -280,6 +281,10 @@ def _extractor_config(directory: Path) -> tuple[Path, dict[str, Any]]:
         config = read_json(whole).get("feature_extractor")
         if isinstance(config, dict):
             return whole, config
+    if not path.exists() and is_ctranslate2(directory):
+        return path, {"feature_extractor_type": "WhisperFeatureExtractor"} | whisper_sizes(
+            directory
+        )
     return path, read_json(path)
 
 

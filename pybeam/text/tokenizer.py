@@ -180,6 +180,8 @@ class Tokenizers:
             self._files = files = TokenizerFiles(directory)
             self._pieces, self._eos_id = load_pieces(files), eos_id
             self._is_of_prompts = files.config.get("model_type") in DECODER_ONLY
+            if files.words is not None:
+                self._is_of_prompts = not files.words.has_encoder
             tags = [] if self._is_of_prompts else self._pieces.languages()
             tags = [tag.strip("_<>") for tag in tags]
             self.languages = [] if files.config.get("model_type") == "marian" else tags, tags
@@ -230,6 +232,8 @@ def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
             if files.has(*FSMT_VOCABULARIES):
                 source, target = map(files.vocabulary, FSMT_VOCABULARIES)
                 return source, target
+            if files.words is not None:
+                return files.words.source_ids, files.words.target_ids
             return load_pieces(files).vocabularies()
     except FileNotFoundError:
         return None

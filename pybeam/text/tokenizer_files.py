@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pybeam.text.json_files import LARGEST, read_json
+from pybeam.text.json_files import LARGEST, is_ctranslate2, read_json
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces
+
+if TYPE_CHECKING:
+    from pybeam.text.ctranslate2 import Words
 
 # M2M100's tags, in the order of their ids, which transformers 5 no longer writes into the files
 M2M100_LANGUAGES = (
@@ -21,11 +24,18 @@ FIREREDASR = ("dict.txt", "train_bpe1000.model")
 
 
 class TokenizerFiles:
-    """The JSON files of a model directory, read once."""
+    """The JSON files of a model directory, read once; `words` are those of a folder of CTranslate2."""
+
+    words: Words | None
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.config = self._read("config.json")
+        self.config, self.words = self._read("config.json"), None
+        if is_ctranslate2(directory):
+            from pybeam.text.ctranslate2 import read_words
+
+            self.words = read_words(directory)
+            self.config = self.words.transformers_config
         self.generation_config = self._read("generation_config.json")
         self.tokenizer_config = self._read("tokenizer_config.json")
 
@@ -80,6 +90,8 @@ def load_pieces(files: TokenizerFiles) -> Pieces:
     directory = files.directory
     if files.has("tokenizer.json"):
         return JsonPieces(directory / "tokenizer.json")
+    if files.words is not None and files.words.has_encoder:
+        return files.words.pieces(PLAIN_SENTENCEPIECE)
     if files.has("source.spm", "target.spm", "vocab.json"):
         source = files.vocabulary("vocab.json")
         target = files.vocabulary("target_vocab.json") or source

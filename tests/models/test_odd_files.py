@@ -18,6 +18,7 @@ from pybeam.speech.sound import read_sound
 from pybeam.speech.whisper.assets import WhisperTokens, load_transcription
 from pybeam.text.model_files import MAX_TEXT_BYTES
 from support.built_in_models import saved
+from support.ctranslate2_folders import convert, convert_whisper, tiny_generator
 from support.item_lists import random_items
 from support.mutations import check_mutations
 from support.paths import MODEL
@@ -76,6 +77,18 @@ def save_conformer(directory: Path) -> None:
     shutil.rmtree(directory / "published")
 
 
+def save_ctranslate2(directory: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    convert(tiny_generator("qwen3"), directory, "int8")
+
+
+def save_ctranslate2_whisper(directory: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    save_whisper(directory / "original")
+    convert_whisper(directory / "original", directory / "ct2")
+    shutil.rmtree(directory / "original")
+
+
 def save_example(directory: Path) -> None:
     shutil.copytree(MODEL, directory, dirs_exist_ok=True)
 
@@ -86,6 +99,8 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "t5": (lambda path: saved("flan-t5", path), load_all),
     "causal": (lambda path: saved("causal-qwen2", path), load_all),
     "lstm": (lambda path: saved("rnn", path), load_all),
+    "ctranslate2": (save_ctranslate2, load_all),
+    "ctranslate2, whisper": (save_ctranslate2_whisper, lambda path: load_whisper(path / "ct2")),
     "conformer": (save_conformer, lambda path: load_all(path / "model")),
     "shards": (save_shards, load_all),
     "quantised": (save_quantised, lambda path: load_all(path / "int8")),

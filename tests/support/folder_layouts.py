@@ -15,6 +15,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from support.ctranslate2_folders import convert
 from support.paths import MODEL
 
 WEIGHTS = "model.safetensors"
@@ -141,6 +142,13 @@ def linked(directory: Path) -> None:
         path.symlink_to(blobs / path.name)
 
 
+def of_ctranslate2(directory: Path) -> None:
+    network = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory)
+    for path in directory.iterdir():
+        path.unlink()
+    convert(network, directory)
+
+
 READ: dict[str, tuple[str, Rewrite]] = {
     "as `save_pretrained` writes it": ("m2m_100", as_saved),
     "fields of old configs (`normalize_before`, `static_position_embeddings`, `task_specific_params`, …)": (
@@ -159,6 +167,7 @@ READ: dict[str, tuple[str, Rewrite]] = {
         beside_others,
     ),
     "files that are links, as in the cache of the hub": ("m2m_100", linked),
+    "CTranslate2": ("m2m_100-even", of_ctranslate2),
 }
 
 
@@ -206,10 +215,6 @@ REFUSED: dict[str, tuple[str, Rewrite]] = {
         pointer(WEIGHTS),
     ),
     "a missing shard": ("model-00002-of-00003.safetensors is missing in .*download", lost_shard),
-    "CTranslate2": (
-        f"{CONVERTED}model.bin, a model that CTranslate2 has .*load the folder that it was",
-        holding("config.json", "model.bin", "shared_vocabulary.json"),
-    ),
     "a LoRA or another adapter": (
         f"{CONVERTED}adapter_config.json, a LoRA .* merge them once: .*merge_and_unload",
         holding("adapter_config.json", "adapter_model.safetensors"),

@@ -32,7 +32,9 @@ class CausalAssembly:
     ) -> None:
         self.config, self.checkpoint = config, checkpoint
         family = config.family
-        self.names = [f"{family.tokens}.weight", f"{family.output}.weight"]
+        tables = family.tokens, family.output
+        # one name, where the file gives two to one tensor
+        self.names = [checkpoint.first([f"{table}.weight"]) for table in tables]
         self.reader = WeightReader(checkpoint, device, dtype, checkpoint.first(self.names))
 
     def model(self) -> CausalTransformer:
@@ -90,7 +92,7 @@ class CausalAssembly:
         """Return the tables of tokens and of outputs, which are one object where they are equal."""
         config, names = self.config, self.names
         held = [name for name in names if name in self.checkpoint]
-        if config.ties_embeddings and len(held) < 2:
+        if config.ties_embeddings and len(set(held)) < 2:
             names = [self.checkpoint.first(names)]
         size = config.vocab_size, config.stack.hidden_size
         tables = [self.reader.matrix([name], *size) for name in names]

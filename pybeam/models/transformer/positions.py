@@ -67,19 +67,24 @@ def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None
             f"positions, `pad_token_id` and `d_model` in {config.path} must give a table of at most "
             f"{MAX_NUMBERS:,} numbers, but are {num_positions}, {config.pad_id} and {d}"
         )
-    half = d // 2
     if config.family.positions == "marian":
         exponent = torch.arange((d + 1) // 2, dtype=torch.float64) * 2 / d
         position = torch.arange(num, dtype=torch.float64)
         angle = position[:, None] / 10000**exponent  # [num, (d + 1) // 2]
-        return torch.cat((angle.sin(), angle[:, :half].cos()), dim=1).float()
+        return torch.cat((angle.sin(), angle[:, : d // 2].cos()), dim=1).float()
     if config.family.positions == "interleaved":
         return interleaved_table(num, d)
+    return tensor2tensor_table(num, d)
+
+
+def tensor2tensor_table(num_positions: int, size: int) -> Tensor:
+    """Compute [positions, d] float32: the sines of ``i * 10000 ** (-j / (d / 2 - 1))``, then the cosines."""
+    half = size // 2
     # float32 throughout, as the models were trained
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
-    angle = torch.arange(num).float()[:, None] * frequency  # [num, half]
+    angle = torch.arange(num_positions).float()[:, None] * frequency  # [num, half]
     table = torch.cat((angle.sin(), angle.cos()), dim=1)
-    return torch.nn.functional.pad(table, (0, d % 2))
+    return torch.nn.functional.pad(table, (0, size % 2))
 
 
 def interleaved_table(num_positions: int, size: int) -> Tensor:

@@ -50,8 +50,9 @@ class StackReader:
             for i in range(facts.num_layers)
             for name in facts.names.cross_key_value
         ]
-        rows = [facts.qkv_rows[1]] * len(names)
-        has_bias = [facts.has_key_bias, facts.has_qkv_bias] * facts.num_layers
+        num = 2 // len(facts.names.cross_key_value)  # of keys and values in a matrix
+        rows = [num * facts.qkv_rows[1]] * len(names)
+        has_bias = [facts.has_key_bias, facts.has_qkv_bias][num - 1 :] * facts.num_layers
         return self._linear(names, rows, facts.hidden_size, has_bias)
 
     def _layer(self, i: int) -> Layer:

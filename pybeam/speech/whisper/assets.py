@@ -11,9 +11,11 @@ from typing import Any
 from pybeam import processors
 from pybeam.arguments import ArgumentError, some
 from pybeam.models.base import Model
+from pybeam.models.ctranslate2.binary import whisper_sizes
 from pybeam.processors import Processor
 from pybeam.speech.features import WhisperFeatureExtractor, load_feature_extractor
-from pybeam.text.json_files import positive, read_json
+from pybeam.text.ctranslate2 import transformers_config
+from pybeam.text.json_files import is_ctranslate2, positive, read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import Tokenizer, load_tokenizer, load_vocabularies
 
@@ -172,7 +174,7 @@ def _table(path: Path, config: dict[str, Any], name: str) -> dict[str, int]:
 def whisper_config(directory: Path) -> tuple[Path, dict[str, Any]] | None:
     """Read the file with the generation settings of a Whisper model; None: it is another model."""
     path = directory / "config.json"
-    config = read_json(path)
+    config = transformers_config(directory)
     if config.get("model_type") != "whisper":
         return None
     # if this file exists, transformers reads no other
@@ -275,7 +277,8 @@ class WhisperAssets:
                 "names others"
             )
         config = Path(path) / "config.json"
-        positions = positive(config, read_json(config), "max_source_positions")
+        sizes = whisper_sizes(Path(path)) if is_ctranslate2(Path(path)) else read_json(config)
+        positions = positive(config, sizes, "max_source_positions")
         window = extract.chunk_length * extract.sampling_rate // extract.hop_length
         if window % positions:
             raise ValueError(
