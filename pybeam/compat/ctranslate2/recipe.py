@@ -95,21 +95,16 @@ def beam_search(
         "lower it",
     )
     needs("disable_unk", disable_unk, "unk_id", unk_id)
-    count = Stop(patience=patience)
     most = math.floor(beam_size * patience + 0.5)
     remedy = "raise one of them, or ask for fewer"
     at_most("num_hypotheses", num_hypotheses, "round(beam_size * patience)", most, remedy)
-    chain: list[Processor] = []
-    if repetition_penalty != 1:
-        chain.append(processors.repetition_penalty(repetition_penalty))
-    if no_repeat_ngram_size:
-        chain.append(processors.no_repeat_ngram(no_repeat_ngram_size))
-    if disable_unk and unk_id is not None:
-        chain.append(processors.no_unk(unk_id))
-    if suppress_sequences := list(suppress_sequences):
-        chain.append(processors.suppress_sequences(suppress_sequences))
-    if min_decoding_length:
-        chain.append(processors.min_length(min_decoding_length, counts_prefix=True))
+    chain = processors_of(
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        disabled=unk_id if disable_unk else None,
+        suppress_sequences=suppress_sequences,
+        least=min_decoding_length,
+    )
     if prefix_bias_beta:
         chain.append(processors.biased_prefix(prefix_bias_beta))
     return fixed_beam(
@@ -118,6 +113,32 @@ def beam_search(
         max_length=max_decoding_length,
         scoring=power(length_penalty),
         processors=chain,
-        stop=Stop(top=Top.EVER) if length_penalty == 0 else count,
+        stop=Stop(top=Top.EVER) if length_penalty == 0 else Stop(patience=patience),
         prefix=FREE if prefix_bias_beta else HARD_PREFIX,
     )
+
+
+def processors_of(
+    *,
+    repetition_penalty: float,
+    no_repeat_ngram_size: int,
+    disabled: int | None,
+    suppress_sequences: Iterable[Sequence[int]],
+    least: int,
+) -> list[Processor]:
+    """Return the processors of these options, in CTranslate2's order; see `beam_search`.
+
+    `disabled` is the unknown word that is never generated, `least` the `min_decoding_length`.
+    """
+    chain: list[Processor] = []
+    if repetition_penalty != 1:
+        chain.append(processors.repetition_penalty(repetition_penalty))
+    if no_repeat_ngram_size:
+        chain.append(processors.no_repeat_ngram(no_repeat_ngram_size))
+    if disabled is not None:
+        chain.append(processors.no_unk(disabled))
+    if suppress_sequences := list(suppress_sequences):
+        chain.append(processors.suppress_sequences(suppress_sequences))
+    if least:
+        chain.append(processors.min_length(least, counts_prefix=True))
+    return chain
