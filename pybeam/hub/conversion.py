@@ -11,7 +11,7 @@ from pathlib import Path
 from pybeam.export.fireredasr import CHECKPOINT, convert_fireredasr
 from pybeam.export.folders import complete_folder, other_files
 from pybeam.export.pickled import PICKLED, PICKLED_INDEX, write_safetensors
-from pybeam.hub.failures import hub_package
+from pybeam.hub.failures import require_hub
 from pybeam.hub.needed import weights_among
 from pybeam.models.checkpoint import shards_of
 from pybeam.models.onnx import DECODER
@@ -66,11 +66,14 @@ def _place(folder: Path, weights: list[str], cache_dir: Path | None) -> Path:
     # links lead into this folder, and two commits may share weights
     names = [str(folder.resolve()), *(path.name for path in other_files(folder))]
     facts = names, [(str(path.resolve()), *_version(path)) for path in paths]
+    require_hub()
+    from huggingface_hub import cached_assets_path
+
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     in_cache = folder.parent.name == "snapshots"
     name = folder.parents[1].name if in_cache else folder.resolve().name
     assets = None if cache_dir is None else cache_dir / "assets"
-    return hub_package().cached_assets_path("pybeam", "converted", name, assets_dir=assets) / key
+    return cached_assets_path("pybeam", "converted", name, assets_dir=assets) / key
 
 
 def _version(path: Path) -> tuple[int, int]:

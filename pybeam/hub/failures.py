@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
-from typing import Any
 
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
 
 
-def hub_package() -> Any:
-    """Return the package huggingface_hub. Raises ImportError if it is not installed."""
+def require_hub() -> None:
+    """Raise ImportError if the package huggingface_hub is not installed."""
     try:
-        import huggingface_hub
+        import huggingface_hub  # noqa: F401
     except ModuleNotFoundError as error:
         raise ImportError(
             f"{error}; models of the Hugging Face hub, and pickled ones, need `pip install huggingface_hub`"
         ) from error
-    return huggingface_hub
 
 
 @contextlib.contextmanager

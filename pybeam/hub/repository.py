@@ -16,7 +16,7 @@ from pybeam.arguments import ArgumentError
 from pybeam.export.pickled import PICKLED_INDEX
 from pybeam.hub.conversion import converted
 from pybeam.hub.examples import example
-from pybeam.hub.failures import explained, hub_package
+from pybeam.hub.failures import explained, require_hub
 from pybeam.hub.needed import INDEX, SETTINGS, matching, weights_among
 from pybeam.models.checkpoint import shards_of
 
@@ -75,7 +75,7 @@ def fetch(
     """
     folder, cache = _local(name), None if cache_dir is None else Path(cache_dir)
     if folder is None:
-        hub_package()
+        require_hub()
         from huggingface_hub import constants
 
         source = Source(str(name), revision, token, cache)
