@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ DECODER_ONLY = (
     *("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "mixtral", "phi3"),
     *("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox", "phi", "bloom", "falcon"),
 )
+log = logging.getLogger(__name__)
+
 Texts = list[str] | tuple[str, ...]
 
 
@@ -185,6 +188,8 @@ class Tokenizers:
             tags = [] if self._is_of_prompts else self._pieces.languages()
             tags = [tag.strip("_<>") for tag in tags]
             self.languages = [] if files.config.get("model_type") == "marian" else tags, tags
+        kind = type(self._pieces).__name__
+        log.info("read the tokenizer of %s: %s, %d languages", directory, kind, len(tags))
 
     def of(self, source_lang: str | None = None, target_lang: str | None = None) -> Tokenizer:
         """Return the tokenizer for these languages.

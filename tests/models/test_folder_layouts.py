@@ -11,7 +11,7 @@ import transformers
 import pybeam
 from pybeam import compat
 from support.folder_layouts import NO_TOKENIZERS, READ, REFUSED, TOKENIZERS, shards
-from support.paths import ROOT
+from support.paths import MODEL, ROOT
 from support.tiny_models import favour_eos, save_tiny_model, tiny_model
 
 SOURCES = [[11, 30, 17, 2], [25, 14, 33, 20, 12, 2]]
@@ -100,6 +100,13 @@ def test_the_page_lists_these_layouts():
     rows = re.findall(r"^\| (.*?) \| (read|refused)", section, re.MULTILINE)
     read, refused = (*READ, *TOKENIZERS), (*REFUSED, *NO_TOKENIZERS)
     assert rows == [*((name, "read") for name in read), *((name, "refused") for name in refused)]
+
+
+def test_the_log_says_which_tokenizer_was_read(caplog):
+    with caplog.at_level(logging.INFO, logger="pybeam"):
+        pybeam.load_tokenizer(MODEL)
+    said = f"read the tokenizer of {MODEL}: SentencePieces, 0 languages"
+    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 def test_the_log_says_what_was_loaded(tmp_path, caplog):
