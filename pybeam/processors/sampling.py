@@ -69,10 +69,17 @@ class Draw(Processor):
         x = log_probs.double() / temperature.double()[:, None]
         for eos_id in eos_ids:
             x[:, eos_id].masked_fill_(may_not_end, -INF)
-        x = self.cut(x, given)
-        token = torch.arange(x.shape[1], dtype=INT, device=x.device)
-        # the largest of these is a draw from softmax(x)
-        chosen = gumbel_noise(_key(seed, done + 1), token).add_(x).argmax(1, keepdim=True)  # [R, 1]
+        x, key = self.cut(x, given), _key(seed, done + 1)
+        is_left = x > -INF
+        if may_read(x) and 4 * int(is_left.sum()) < is_left.numel():
+            # noise for all tokens would take longer than everything else
+            row, token = is_left.nonzero(as_tuple=True)
+            x[row, token] += gumbel_noise(key[row], token.to(INT)[:, None])[:, 0]
+        else:
+            token = torch.arange(x.shape[1], dtype=INT, device=x.device)
+            x = gumbel_noise(key, token).add_(x)
+        # the largest is a draw from the softmax of x as it was
+        chosen = x.argmax(1, keepdim=True)  # [R, 1]
         return torch.full_like(log_probs, -INF).scatter_(1, chosen, log_probs.gather(1, chosen))
 
 

@@ -149,6 +149,18 @@ def test_what_may_come_is_what_others_leave_of_it(cuts, chain, everywhere, monke
         assert chi_square(counts, dict(enumerate((num * shares).tolist()))) < 3
 
 
+def test_noise_for_few_tokens_is_that_for_all(monkeypatch):
+    size = 200
+    histories = [[START, *[3] * i] for i in range(12)]
+    logits = 3 * torch.randn(12, size, generator=torch.Generator().manual_seed(2))
+    chain = [processors.sample(0.9, 4, top_k=9)]
+    few = processed(chain, logits.clone(), histories)
+    for module in (sampling, truncation):
+        monkeypatch.setattr(module, "may_read", lambda x: False)
+    assert torch.equal(processed(chain, logits.clone(), histories), few)
+    assert len(set(few.argmax(1).tolist())) > 3
+
+
 def test_equal_tokens_stay_together():
     """Whatever their order, so that no rule decides by number."""
     for token in range(V):
