@@ -9,7 +9,7 @@ import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pybeam.text.json_files import read_json
 from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
@@ -148,7 +148,7 @@ def _sandbox() -> tuple[Any, type[Exception]]:
     class Generation(ext.Extension):
         """The block that marks what the model says, for training."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012, it is an attribute of objects in Jinja
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno

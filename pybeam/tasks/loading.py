@@ -19,7 +19,7 @@ from pybeam.models.onnx import DECODER
 from pybeam.search.algorithms import Algorithm
 from pybeam.tasks.loaded import Folder
 from pybeam.tasks.search import folder_fields, folder_search
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import is_ctranslate2, read_json
 from pybeam.text.tokenizer import Tokenizers
 from pybeam.text.tokenizer_files import TokenizerFiles
 
@@ -138,7 +138,7 @@ def _model(
 def _why_not_built_in(path: Path, eos_id: int | Sequence[int] | None) -> ValueError | None:
     """Return why `load_model` does not build a network that transformers may know; None: it does."""
     config = path / "config.json"
-    if not config.exists() or (path / DECODER).exists():
+    if not config.exists() or (path / DECODER).exists() or is_ctranslate2(path):
         return None
     if not isinstance(read_json(config).get("model_type"), str):
         return None

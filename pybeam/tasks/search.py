@@ -27,7 +27,8 @@ def folder_fields(directory: Path) -> tuple[Path, dict[str, Any]]:
     path, fields = generation_fields(directory, read_json(config))
     if fields.get("do_sample"):
         log.info(
-            "%s: `do_sample` is left out, because pybeam searches; give `search` to sample", path
+            "%s: `do_sample` is left out, because pybeam searches; to draw, give search=pybeam.sample()",
+            path,
         )
     return path, fields
 

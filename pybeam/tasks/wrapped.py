@@ -63,7 +63,8 @@ def _network(path: Path, dtype: torch.dtype | str, why: ValueError) -> Any:
     named = read_json(path / "config.json").get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     kind = getattr(transformers, name, None) if isinstance(name, str) else None
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+    is_known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+    if kind is None or not is_known:
         raise ValueError(
             f"{path} holds a model that is not built in, and transformers {transformers.__version__} has "
             f"no class {name!r}, which `architectures` in config.json names"

@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 from pybeam.decoder import DecodeError, OnError
 from pybeam.request import Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.serving import Certain, Service
+from pybeam.serving import ServedResult, Service
 from pybeam.serving.together import in_order
 from pybeam.tasks.loaded import Loaded, check_on_error, raised, start_service
 from pybeam.tasks.output import Output
@@ -287,10 +287,10 @@ class Writer(Loaded):
         request = call.request(source)
         deltas = TextDeltas(partial(call.text, known=request.id))
         async for event in self._service.stream(request):
-            if isinstance(event, Certain):
-                piece = deltas.more(event.tokens)
-            else:
+            if isinstance(event, ServedResult):
                 piece = deltas.rest(raised(call.answer(event.result), "raise"))
+            else:
+                piece = deltas.more(event.tokens)
             if piece:
                 yield piece
 

@@ -106,6 +106,25 @@ def test_asynchronous_callers_get_the_same(whisper, sound):
     assert tuple(segments) == transcript.segments and several == [transcript]
 
 
+def test_a_whisper_of_ctranslate2(tmp_path):
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("transformers")
+    from support.ctranslate2_folders import convert_whisper
+    from support.tiny_whisper import save_whisper, sounds
+
+    original, converted = tmp_path / "original", tmp_path / "converted"
+    original.mkdir()
+    save_whisper(original)
+    convert_whisper(original, converted)
+    options = dict(language="en", temperatures=(0.0,), max_new_tokens=20)
+    found = [
+        pybeam.load(path, device="cpu").transcribe(sounds(150, 90), **options)
+        for path in (original, converted)
+    ]
+    texts = [[transcript.text for transcript in one] for one in found]
+    assert texts[0] == texts[1] and all(texts[0])
+
+
 @pytest.mark.parametrize("recordings", [7, None, b"x", [7], {"a": 1}])
 def test_what_is_no_recording_is_refused_at_the_door(whisper, recordings):
     with pytest.raises(TypeError, match="`recordings` must be the name of a sound file"):
