@@ -94,6 +94,11 @@ class WeightReader:
         self.checkpoint.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
         dtype = self.dtype if self.weight_dtype == FLOAT8 else self.weight_dtype
         full = sum(sizes), *columns
+        # a packed copy takes its place, too
+        if self.is_packed and len(names) == 1 and len(full) == 2 and not is_transposed:
+            mapped = self._mapped(names[0], dtype, *full)
+            if mapped is not None:
+                return mapped
         # a packed copy takes its place
         joined = (
             passing_tensor(full, dtype)
@@ -107,6 +112,16 @@ class WeightReader:
                 self.checkpoint.check_finite(name, converted)
                 held[some] = converted
         return joined
+
+    def _mapped(self, name: str, dtype: torch.dtype, *shape: int) -> Tensor | None:
+        """Return a matrix as the file's own memory; None: it has another dtype, or is not aligned."""
+        if self.checkpoint.dtype(name) != dtype:
+            return None
+        mapped = self.checkpoint.take_mapped(name, *shape)
+        if mapped is not None:
+            for rows in self.checkpoint.stored[name].chunks():
+                self.checkpoint.check_finite(name, mapped[rows])
+        return mapped
 
     def looked_up(self, name: str, table: Tensor | Quantised) -> Tensor | Quantised:
         """Return a token table that nothing multiplies: the file's own memory, where that holds the same.
