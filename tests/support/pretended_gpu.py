@@ -85,12 +85,19 @@ def computed(func, args: tuple, kwargs: dict):
             is_on_gpu = torch.device(kwargs["device"]).type == "meta"
         kwargs.update(device=CPU)
         kwargs.pop("pin_memory", None)
-    found = func(*_own(args), **{name: _own(value) for name, value in kwargs.items()})
+    own = _product_and_activation if name == "aten::_addmm_activation" else func
+    found = own(*_own(args), **{name: _own(value) for name, value in kwargs.items()})
     if comes_from_gpu != is_on_gpu and any(found is tensor for tensor in tensors):
         found = found.clone()
     # what was changed in place is the same object
     known = {id(tensor.own): tensor for tensor in tensors if type(tensor) is DeviceTensor}
     return _on_gpu(found, known) if is_on_gpu else found
+
+
+def _product_and_activation(bias, x, weight, *, use_gelu=False):
+    """Act as this operator does on a GPU, where its GELU is tanh's. On a CPU it is the exact one."""
+    product = torch.ops.aten.addmm(bias, x, weight)
+    return torch.ops.aten.gelu(product, approximate="tanh") if use_gelu else product.relu_()
 
 
 @cache
