@@ -1,7 +1,9 @@
 """How long a new user waits: seconds from `pip install` to the first output of README's first program.
 
-python -m benchmarks.tools.first_output                      write results/first-output.json
-python -m benchmarks.tools.first_output --index-url https://download.pytorch.org/whl/cpu    the small torch
+python -m benchmarks.tools.first_output                              write results/first-output.json
+python -m benchmarks.tools.first_output --torch torch==2.13.0+cpu    the same with the small torch
+
+PIP_EXTRA_INDEX_URL says where pip finds that.
 
 `make wheel` must have built our own wheels. pip fetches all others before the clock starts, since a network's
 seconds are not ours. Each repeat has a fresh environment: `install_s` is pip's, from a folder of wheels to
@@ -29,20 +31,10 @@ NAME = "pybeam-search[examples]"
 PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
 
 
-def fetch(folder: Path, wheels: Path, more: list[str]) -> None:
+def fetch(folder: Path, wheels: Path, torch: str) -> None:
     """Fill a folder with all wheels that the installation needs."""
-    command = [
-        sys.executable,
-        *PIP,
-        "download",
-        "--dest",
-        folder,
-        "--find-links",
-        wheels,
-        *more,
-        NAME,
-    ]
-    subprocess.run(command, check=True)
+    download = ("download", "--dest", folder, "--find-links", wheels)
+    subprocess.run([sys.executable, *PIP, *download, torch, NAME], check=True)
 
 
 def seconds(*command: str | Path, cwd: Path) -> float:
@@ -72,11 +64,10 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="default: dist/")
-    parser.add_argument("--index-url", metavar="URL", help="where torch comes from, beside PyPI")
+    parser.add_argument("--torch", default="torch", metavar="REQUIREMENT", help="which torch")
     options = parser.parse_args()
-    more = ["--extra-index-url", options.index_url] if options.index_url else []
     with tempfile.TemporaryDirectory() as folder:
-        fetch(Path(folder), options.wheels, more)
+        fetch(Path(folder), options.wheels, options.torch)
         num_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
         runs = [measured(Path(folder)) for _ in range(options.repeats)]
     row = {key: round(statistics.median(one[key] for one in runs), 2) for key in runs[0]}
