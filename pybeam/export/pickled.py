@@ -8,6 +8,7 @@ dense tensors needs, whatever a program has allowed that reader besides.
 from __future__ import annotations
 
 import json
+import pickle
 import pickletools
 import tarfile
 import zipfile
@@ -31,6 +32,11 @@ ALLOWED = (
 )
 # a file of a torch before 1.6 begins with this number, and holds five pickles before the tensors' bytes
 MAGIC, NUM_PICKLES = 0x1950A86A20F9469CFC6C, 5
+# the codes behind which a pickle keeps what it takes again: names, texts, containers and what calls return
+SHARED = (
+    *("GLOBAL", "BINUNICODE", "SHORT_BINSTRING", "BINPERSID", "REDUCE", "NEWOBJ"),
+    *("EMPTY_DICT", "EMPTY_LIST"),
+)
 # how all zip files begin
 ZIP = b"PK\x03\x04"
 # tensors may share memory, but not so that little of it becomes a lot
@@ -130,6 +136,8 @@ def read_pickle(path: Path, also: Sequence[type] = ()) -> Any:
     try:
         with torch.serialization.safe_globals(list(also)):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:
+        raise _unsound(path, error) from None
     except Exception as error:
         raise _unsound(path, error) from error
 
@@ -166,14 +174,30 @@ def _names_in_stream(file: IO[bytes]) -> Iterator[str]:
 
 
 def _named(pickled: bytes | IO[bytes]) -> Iterator[str]:
-    """Yield what one pickle names. torch's reader knows no other code that names something."""
-    codes = pickletools.genops(pickled)
-    return (str(arg).replace(" ", ".") for code, arg, _ in codes if code.name == "GLOBAL")
+    """Yield what one pickle names. torch's reader knows no other code that names something.
+
+    Raises ValueError if a tuple stands in two places: forty of them within each other are hashed for hours.
+    """
+    shared: set[object] = set()
+    last = ""
+    for code, arg, _ in pickletools.genops(pickled):
+        if code.name == "GLOBAL":
+            yield str(arg).replace(" ", ".")
+        elif code.name.endswith("PUT") and last in SHARED:
+            shared.add(arg)
+        elif code.name.endswith("PUT"):
+            shared.discard(arg)
+        elif code.name.endswith("GET") and arg not in shared:
+            raise ValueError("it takes a tuple, or another thing that is not built once, twice")
+        last = code.name
 
 
 def _unsound(path: Path, error: Exception) -> ValueError:
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return ValueError(f"{path} is not a sound checkpoint of torch: {kind}{error}")
+    reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    # torch advises to open the file without restrictions
+    if isinstance(error, pickle.UnpicklingError):
+        reason = "torch's restricted reader refuses it"
+    return ValueError(f"{path} is not a sound checkpoint of torch: {reason}")
 
 
 def _kind(value: object) -> str:

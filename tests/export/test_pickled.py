@@ -175,6 +175,26 @@ def test_what_a_program_has_allowed_is_refused_here(tmp_path):
         )
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_nobody_is_advised_to_open_it_without_restrictions(tmp_path):
+    torch.save({"a": Malice(print)}, tmp_path / "a.bin", pickle_protocol=4)
+    with pytest.raises(ValueError, match=r"sound checkpoint .* restricted reader refuses it$") as e:
+        read_tensors(tmp_path / "a.bin")
+    assert e.value.__cause__ is None and e.value.__suppress_context__
+
+
+@FORMATS
+def test_tuples_that_take_for_ever_to_hash(tmp_path, is_zip):
+    """As the name of a tensor, each would be hashed twice as often as the one around it."""
+    held: object = (1,)
+    for _ in range(40):
+        held = (held, held)
+    refused(save(tmp_path / "a.bin", {"a": [held]}, is_zip), r"it takes a tuple, .* twice")
+    # what torch takes twice
+    table = torch.nn.Parameter(TABLE)
+    assert len(read_tensors(save(tmp_path / "b.bin", {"a": table, "b": table}, is_zip))) == 2
+
+
 @FORMATS
 @pytest.mark.parametrize(
     ("held", "message"),
