@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 from collections.abc import Iterator
 
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
@@ -60,6 +61,9 @@ def explained(name: str, revision: str | None, endpoint: str) -> Iterator[None]:
             ) from error
         if error.errno is not None:
             raise
+        raise _broken(place, error) from error
+    # a page in the place of the hub's answer, such as that of a network that asks who is there
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise _broken(place, error) from error
     except ValueError:
         raise

@@ -161,13 +161,15 @@ def test_the_cache_alone(fetch, hub, folder, monkeypatch):
     assert not hub.asked
 
 
-@pytest.mark.parametrize("trouble", ["status", "address"])
+@pytest.mark.parametrize("trouble", ["status", "page", "bytes", "address"])
 def test_a_hub_in_trouble(fetch, hub, folder, trouble, monkeypatch, caplog):
     """The cache must do; without one the error says what happened."""
     hub.add(NAME, files_of(folder))
     found = fetch()
     if trouble == "status":
         hub.status = 503
+    elif trouble != "address":
+        hub.status, hub.body = 200, b"<html>Log in</html>" if trouble == "page" else b"\xff"
     else:
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert fetch() == found

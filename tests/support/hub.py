@@ -55,7 +55,7 @@ class Hub:
     """The hub: repositories by name, new names of those that moved, and what was asked.
 
     Attributes:
-        status: the answer to everything, in place of the right one.
+        status, body: the answer to everything, in place of the right one.
     """
 
     address: str
@@ -64,6 +64,7 @@ class Hub:
     asked: list[str] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
     status: int | None = None
+    body: bytes = b"in trouble"
 
     def add(self, name: str, files: dict[str, bytes], **facts) -> Repository:
         self.repositories[name] = Repository({"main": files}, **facts)
@@ -97,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         if not path.startswith("/api/") or path.startswith("/api/models/"):
             self.hub.asked.append(f"{self.command} {path}")
         if self.hub.status is not None:
-            return self._send(self.hub.status, b"in trouble")
+            return self._send(self.hub.status, self.hub.body)
         cdn = re.fullmatch("/cdn/([^/]+/[^/]+)/([^/]+)/([^/]+)", path)
         if cdn:
             assert "Authorization" not in self.headers, "a token for the hub went to another host"
