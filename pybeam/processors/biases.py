@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -69,7 +69,9 @@ def sequence_bias(
     Raises:
         TypeError, ValueError: they are no such pairs, a sequence is empty, or a bias is not finite.
     """
-    pairs = list(biases.items() if isinstance(biases, Mapping) else biases)
+    is_list = isinstance(biases, Iterable) and not isinstance(biases, str | Tensor)
+    given: Any = biases.items() if isinstance(biases, Mapping) else biases
+    pairs = list(given) if is_list else [given]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise TypeError(f"`biases` must be pairs of token ids and a bias, but is {biases!r}")
     lines = lists_of_ids("biases", (line for line, _ in pairs))

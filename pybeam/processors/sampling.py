@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import LARGEST, number, whole
+from pybeam.arguments import LARGEST, number, real, whole
 from pybeam.backends import Backend, load
 from pybeam.backends.torch_gumbel import GOLDEN, gumbel_noise, mixed
 from pybeam.models.rows import Rows
@@ -30,6 +30,7 @@ class Draw(Processor):
     per_request: ClassVar[tuple[str, ...]] = ("temperature", "seed")
 
     def __post_init__(self) -> None:
+        real("temperature", self.temperature)
         if self.temperature != 0:
             number("temperature", self.temperature, 0)
         whole("seed", self.seed, 0, LARGEST)

@@ -280,6 +280,9 @@ def gives_odd_arguments(scene: Scene) -> None:
         lambda: pybeam.variable_beam(3, *[chance.choice([None, odd]) for _ in range(4)]),
         lambda: pybeam.optimal_beam(3, odd),
         lambda: pybeam.stochastic_beam(3, seed=odd),
+        lambda: pybeam.sample(
+            1, **{chance.choice(["temperature", "top_k", "top_p", "min_p", "seed"]): odd}
+        ),
         lambda: pybeam.jacobi(odd),
         lambda: pybeam.scoring.power(odd),
         lambda: pybeam.scoring.reward(0.1, odd),
@@ -297,6 +300,8 @@ def gives_odd_arguments(scene: Scene) -> None:
         lambda: processors.repetition_penalty(odd),
         lambda: processors.no_repeat_ngram(odd),
         lambda: processors.suppress_tokens(odd),
+        lambda: processors.sequence_bias(odd),
+        lambda: processors.encoder_repetition_penalty(1.2, odd),
         lambda: processors.suppress_sequences(odd),
         lambda: processors.allowed_sequences(odd),
         lambda: pybeam.Catalogue.build(odd),

@@ -83,6 +83,8 @@ V = 9
             TypeError,
             "`biases` must be pairs of token ids and",
         ),
+        (lambda: p.sequence_bias(5), TypeError, "`biases` must be pairs of token ids and a bias"),
+        (lambda: p.sample("1"), TypeError, "`temperature` must be a number, but is '1'"),
         (lambda: p.sequence_bias([([], 1.0)]), ValueError, "`biases` must not hold an empty one"),
         (lambda: p.sequence_bias({(3,): math.inf}), ValueError, "`biases` must be finite"),
         (lambda: p.sequence_bias({(3,): "x"}), TypeError, "`biases` must be a number"),

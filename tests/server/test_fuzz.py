@@ -20,9 +20,19 @@ BODIES = {
         "scoring": {"alpha": 1},
         "processors": [{"name": "temperature", "temperature": 2}],
         "priority": 1,
+        "temperature": 0,
+        "min_p": 0,
     },
     "/v1/score": {"source": "Y el rey", "target": [5, 6], "length_penalty": 1},
-    "/v1/completions": {"prompt": "Y", "n": 1, "best_of": 2, "max_tokens": 5, "logprobs": 1},
+    "/v1/completions": {
+        "prompt": "Y",
+        "n": 1,
+        "best_of": 2,
+        "max_tokens": 5,
+        "logprobs": 1,
+        "seed": 1,
+        "top_p": 1,
+    },
 }
 ODD = [
     None, True, 0, -1, 1, 3, 127, 128, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, -0.0, 1e308, -1e308,
