@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pybeam.compat import ctranslate2 as ours
+from pybeam.compat.ctranslate2.pool import dtype_of
 from support.ctranslate2_folders import convert, tiny_generator, tiny_translator
 
 theirs = pytest.importorskip("ctranslate2")
@@ -259,6 +260,14 @@ def test_a_model_is_loaded_as_it_was_asked_for(translators, generators, tmp_path
         ours.Translator(str(generators[0]._directory))
     with pytest.raises(RuntimeError, match="open file"):
         ours.Translator(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("int8", "float32"), ("int8_float16", "float16"), ("int8_bfloat16", "bfloat16")],
+)
+def test_gpus_compute_in_the_floats_beside_int8(asked, expected):
+    assert (dtype_of("cuda", asked), dtype_of("cpu", asked)) == (expected, "int8")
 
 
 def test_files_may_come_from_memory(translators):

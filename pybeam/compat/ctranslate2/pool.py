@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 import tempfile
 import threading
@@ -21,6 +22,8 @@ from pybeam.decoder import Decoder
 from pybeam.models.base import Alignment, Model
 from pybeam.models.loading import load_model
 from pybeam.search.algorithms import Algorithm
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 BatchType = Literal["examples", "tokens"]
@@ -82,7 +85,7 @@ class Pool:
         if files is not None:
             self._directory = _written(files)
             weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        self._dtype = _dtype(device, compute_type)
+        self._dtype = dtype_of(device, compute_type)
         self.device, self.num_replicas = device, inter_threads
         self._lock, self._num_active = threading.Lock(), 0
         self._threads = ThreadPoolExecutor(inter_threads, thread_name_prefix=type(self).__name__)
@@ -210,7 +213,14 @@ def batches(lengths: Sequence[int], size: int, batch_type: str) -> Iterator[list
         yield batch
 
 
-def _dtype(device: str, compute_type: ComputeType) -> str:
+def dtype_of(device: str, compute_type: ComputeType) -> str:
+    """Return the `dtype` of `pybeam.load_model` for a type of computation on a device, "cpu" or "cuda".
+
+    GPUs have no int8 here, and take the floats that are named beside it.
+
+    Raises:
+        TypeError, ValueError: there is no such type.
+    """
     if isinstance(compute_type, Mapping):
         compute_type = compute_type.get(device, "default")
     if not isinstance(compute_type, str):
@@ -223,7 +233,11 @@ def _dtype(device: str, compute_type: ComputeType) -> str:
     if compute_type not in COMPUTE_TYPES:
         known = ", ".join(["auto", *COMPUTE_TYPES])
         raise ValueError(f"Invalid compute type: {compute_type}; it must be one of {known}")
-    return COMPUTE_TYPES[compute_type]
+    dtype = COMPUTE_TYPES[compute_type]
+    if dtype == "int8" and device != "cpu":
+        dtype = compute_type.partition("_")[2] or "float32"
+        log.warning("GPUs do not compute in int8 here, so weights are %s", dtype)
+    return dtype
 
 
 def _written(files: Mapping[str, Any]) -> Path:

@@ -23,11 +23,6 @@ log = logging.getLogger("faster_whisper")
 NAMES = {one.name for one in fields(TranscriptionOptions)}
 # options that have the same name here
 SAME = NAMES & {one.name for one in fields(whisper.TranscriptionOptions)}
-DTYPES = {
-    **dict.fromkeys(("default", "auto"), "auto"),
-    **dict.fromkeys(("int8", "int8_float32", "int8_float16", "int8_bfloat16"), "int8"),
-    **{name: name for name in ("float32", "float16", "bfloat16")},
-}
 
 
 def options_of(given: dict[str, Any], **changes: Any) -> TranscriptionOptions:
@@ -104,8 +99,8 @@ def clips_of(given: str | Sequence[float], duration: float) -> list[Stretch]:
     return [Stretch(start, end) for start, end in pairs if start < end]
 
 
-def device_of(device: str, index: int | Sequence[int]) -> str:
-    """Return the `device` of `pybeam.load_model`.
+def device_of(device: str, index: int | Sequence[int]) -> tuple[str, int]:
+    """Return "cpu" or "cuda", and the number of the GPU.
 
     Raises:
         ValueError: these are several GPUs.
@@ -117,20 +112,4 @@ def device_of(device: str, index: int | Sequence[int]) -> str:
         )
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return f"cuda:{indices[0]}" if device == "cuda" else device
-
-
-def dtype_of(compute_type: str, device: str) -> str:
-    """Return the `dtype` of `pybeam.load_model`. GPUs have no int8, and take the floats beside it.
-
-    Raises:
-        ValueError: pybeam does not compute in it.
-    """
-    if compute_type not in DTYPES:
-        problem = f"must be one of {', '.join(DTYPES)}, but is {compute_type!r}"
-        raise ArgumentError("compute_type", problem)
-    dtype = DTYPES[compute_type]
-    if dtype == "int8" and device != "cpu":
-        dtype = compute_type.removeprefix("int8_") if "_" in compute_type else "float32"
-        log.warning("GPUs do not compute in int8, so weights are %s", dtype)
-    return dtype
+    return device, indices[0]

@@ -13,10 +13,11 @@ import torch
 from tqdm import tqdm
 
 from pybeam.arguments import ArgumentError
+from pybeam.compat.ctranslate2.pool import ComputeType, dtype_of
 from pybeam.compat.faster_whisper.audio import Audio, as_tensor, samples_of
 from pybeam.compat.faster_whisper.calls import Calls
 from pybeam.compat.faster_whisper.download import download_model
-from pybeam.compat.faster_whisper.options import clips_of, device_of, dtype_of, log, options_of
+from pybeam.compat.faster_whisper.options import clips_of, device_of, log, options_of
 from pybeam.compat.faster_whisper.results import (
     Segment,
     TranscriptionInfo,
@@ -43,8 +44,8 @@ class WhisperModel:
         model_size_or_path: a folder of transformers or of CTranslate2, a name on the hub, or one of
             `available_models`.
         device, device_index: `device` of `pybeam.load_model`; one number.
-        compute_type: `dtype` of `pybeam.load_model`. "default" and "auto" are "auto". All kinds of int8 are
-            int8 on a CPU, and the floats of their names on a GPU. There is no int16.
+        compute_type: `dtype` of `pybeam.load_model`, by the names of CTranslate2. On a GPU all kinds of int8
+            are the floats that are named beside it, and int16 is float32 everywhere.
         cpu_threads: torch's threads; 0: as they are.
         num_workers: changes nothing. Calls of several threads run beside one another.
         download_root, local_files_only, revision, use_auth_token: see `download_model`.
@@ -66,7 +67,7 @@ class WhisperModel:
         model_size_or_path: str,
         device: str = "auto",
         device_index: int | list[int] = 0,
-        compute_type: str = "default",
+        compute_type: ComputeType = "default",
         cpu_threads: int = 0,
         num_workers: int = 1,
         download_root: str | None = None,
@@ -93,8 +94,9 @@ class WhisperModel:
         if not folder.is_dir():
             where = None, local_files_only, download_root, revision, use_auth_token
             folder = Path(download_model(os.fspath(model_size_or_path), *where))
-        device = device_of(device, device_index)
-        self.model = load_model(folder, device, dtype_of(compute_type, device))
+        device, number = device_of(device, device_index)
+        place = device if device == "cpu" else f"{device}:{number}"
+        self.model = load_model(folder, place, dtype_of(device, compute_type))
         self.calls = Calls(self.model, folder)
         self.feature_extractor: WhisperFeatureExtractor = self.calls.extract
 
