@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
@@ -55,3 +57,14 @@ html_copy_source = False
 
 linkcheck_timeout = 20
 linkcheck_retries = 2
+
+
+def join_names(*event: Any) -> None:
+    """Put the names of arguments that share a meaning on one line: napoleon reads a line alone."""
+    lines = event[-1]
+    lines[:] = re.sub(r"(?<=,)\n +(?=(?:\w+, )*\w+(?:,\n|: ))", " ", "\n".join(lines)).split("\n")
+
+
+def setup(app: Any) -> None:
+    # before napoleon
+    app.connect("autodoc-process-docstring", join_names, priority=400)
