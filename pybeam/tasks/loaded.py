@@ -9,14 +9,16 @@ from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pybeam.arguments import LARGEST, some
 from pybeam.decoder import Decoder, OnError
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import InProcess, Model
 from pybeam.search.algorithms import Algorithm
-from pybeam.serving import Service
+
+if TYPE_CHECKING:
+    from pybeam.serving import Service
 
 # seconds before a bar appears
 BAR_DELAY = 1.0
@@ -110,6 +112,9 @@ def raised(answer: Any, on_error: OnError) -> Any:
 
 def start_service(decoder: Decoder, owner: object) -> Service:
     """Return a service that decodes for all who ask its owner, as long as that lives."""
+    # few programs are asynchronous
+    from pybeam.serving import Service
+
     service = Service(decoder, max_waiting=LARGEST, max_step_seconds=None)
     # when the program ends, its threads end by themselves
     weakref.finalize(owner, _close, service).atexit = False

@@ -17,16 +17,17 @@ from collections.abc import (
 )
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pybeam.decoder import DecodeError, OnError
 from pybeam.request import Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.serving import ServedResult, Service
-from pybeam.serving.together import in_order
 from pybeam.tasks.loaded import Loaded, check_on_error, raised, start_service
 from pybeam.tasks.output import Output
 from pybeam.text.deltas import TextDeltas
+
+if TYPE_CHECKING:
+    from pybeam.serving import Service
 
 
 class ToText(Protocol):
@@ -276,6 +277,8 @@ class Writer(Loaded):
         return _checked(await asyncio.gather(*work), call, on_error)
 
     async def _aresults(self, sources: Any, call: Call, on_error: OnError) -> AsyncIterator[Any]:
+        from pybeam.serving.together import in_order
+
         def start(place: int, source: Any) -> Coroutine[Any, Any, Result]:
             return self._result(place, source, call)
 
@@ -283,6 +286,8 @@ class Writer(Loaded):
             yield raised(call.answer(result), on_error)
 
     async def _apieces(self, source: Any, call: Call) -> AsyncIterator[str]:
+        from pybeam.serving import ServedResult
+
         self._refuse_lists(call)
         request = call.request(source)
         deltas = TextDeltas(partial(call.text, known=request.id))
