@@ -19,7 +19,7 @@ OF_CLASS: dict[str, dict[str, Any]] = {
     "marian": {"forced_eos_token_id": 0},
     "mbart": {"forced_eos_token_id": 2},
 }
-# settings of `generate` that change outputs, are no part of a search, and do not exist here
+# settings of `generate` that change outputs, are no part of a search, and are not taken from a folder
 UNKNOWN = {
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
