@@ -154,7 +154,7 @@ class Generator(Writer):
                 whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(tokens)
             )
 
-        return Call(request, text, self._gives_list(n_best))
+        return Call(request, text, self._gives_list(n_best, max_length))
 
     def _is_one(self, sources: Any) -> bool:
         return isinstance(sources, str) or _is_chat(sources)

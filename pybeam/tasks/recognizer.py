@@ -121,7 +121,7 @@ class Recognizer(Writer):
         def text(tokens: Sequence[int], known: None) -> str:
             return self.tokenizer.decode(tokens)
 
-        return Call(request, text, self._gives_list(n_best))
+        return Call(request, text, self._gives_list(n_best, max_length))
 
     def _is_one(self, sources: Any) -> bool:
         return is_recording(sources)

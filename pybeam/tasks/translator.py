@@ -135,7 +135,7 @@ class Translator(Writer):
         def text(tokens: Sequence[int], known: None) -> str:
             return tokenizer.decode(tokens)
 
-        return Call(request, text, self._gives_list(n_best))
+        return Call(request, text, self._gives_list(n_best, max_length))
 
     def _is_one(self, sources: Any) -> bool:
         return isinstance(sources, str)

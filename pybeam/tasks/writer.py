@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from pybeam.decoder import DecodeError, OnError
 from pybeam.request import Request, Result
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.overrides import overridden
 from pybeam.tasks.loaded import Loaded, check_on_error, raised, start_service
 from pybeam.tasks.output import Output
 from pybeam.text.deltas import TextDeltas
@@ -122,9 +123,15 @@ class Writer(Loaded):
     def _check(self, source: Any) -> None:
         """Raise TypeError for what is no source."""
 
-    def _gives_list(self, n_best: int | None) -> bool:
-        search = self.decoder.algorithm
-        return (search.n_best if n_best is None else n_best) * search.num_groups > 1
+    def _gives_list(self, n_best: int | None, max_length: int | None) -> bool:
+        """Whether every source has several outputs.
+
+        Raises:
+            TypeError, ValueError: an option does not fit the search, whatever the source.
+        """
+        request = Request([], n_best=n_best, max_length=max_length)
+        search = overridden(self.decoder.algorithm, request, None, 0)
+        return search.n_best * search.num_groups > 1
 
     def _several(self, sources: Any) -> Iterable[Any]:
         """Return several sources. Those of a list or a tuple are checked first."""
@@ -273,7 +280,9 @@ class Writer(Loaded):
         call = asked._call(**options)
         if self._is_one(sources):
             return raised(call.answer(await asked._result(0, sources, call)), on_error)
-        work = [asked._result(*one, call) for one in enumerate(self._several(sources))]
+        # read before any work is there that nobody would await if reading failed
+        listed = list(self._several(sources))
+        work = [asked._result(*one, call) for one in enumerate(listed)]
         return _checked(await asyncio.gather(*work), call, on_error)
 
     async def _aresults(self, sources: Any, call: Call, on_error: OnError) -> AsyncIterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 
 import pytest
@@ -156,6 +157,17 @@ def test_what_is_no_text_is_refused_at_the_door(translator, texts):
 def test_wrong_options_are_refused(translator):
     with pytest.raises(ValueError, match="`on_error` must be 'return' or 'raise'"):
         translator.translate(LINES, on_error="ignore")
+    for options, error in (
+        (dict(n_best=0), ValueError),
+        (dict(n_best=6), ValueError),
+        (dict(n_best="2"), TypeError),
+        (dict(max_length=0), ValueError),
+        (dict(max_length="2"), TypeError),
+    ):
+        # at once, and not for each of the texts
+        for call in (translator.translate, translator.stream):
+            with pytest.raises(error, match=rf"`{next(iter(options))}` must be"):
+                call(LINES, **options)
     with pytest.raises(TypeError, match="nbest"):
         translator.stream(LINES, nbest=2)
     with pytest.raises(ArgumentError, match=r"`target` must be left out.*no language tags"):
@@ -186,6 +198,21 @@ def test_asynchronous_callers_get_the_same(translator):
     assert "".join(pieces) == translator.translate(LINES[1])
     assert listed == translator.translate(LINES) == asyncio.run(streamed())
     assert isinstance(failed[0], ValueError) and failed[1] == one
+
+
+def interrupted():
+    yield LINES[0]
+    raise RuntimeError("no more lines")
+
+
+def test_texts_that_cannot_be_read_on(translator, recwarn):
+    for call in (translator.translate, lambda lines: list(translator.stream(lines))):
+        with pytest.raises(RuntimeError, match="no more lines"):
+            call(interrupted())
+    with pytest.raises(RuntimeError, match="no more lines"):
+        asyncio.run(translator.atranslate(interrupted()))
+    gc.collect()
+    assert not [one for one in recwarn if "never awaited" in str(one.message)]
 
 
 def test_asynchronous_errors(translator):
