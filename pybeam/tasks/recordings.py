@@ -14,6 +14,8 @@ from torch import Tensor
 from pybeam.speech import SoundFile, VoiceActivity, read_sound
 from pybeam.speech.whisper import Recording
 
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
 
 def is_recording(given: Any) -> bool:
     """Whether this is one recording: the name of a file, an open one, or samples."""
@@ -30,12 +32,36 @@ def check_recording(given: Any) -> None:
 
 
 def samples_of(recording: Any, sampling_rate: int) -> Tensor:
-    """Return the samples [n] float32 of a recording. Raises OSError or ValueError if it cannot be read."""
-    if isinstance(recording, Tensor):
-        return recording
-    if isinstance(recording, np.ndarray):
-        return torch.from_numpy(recording)
-    return read_sound(recording, sampling_rate)
+    """Return the samples [n] float32 of a recording.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or the samples are no finite floats in a row.
+    """
+    if not isinstance(recording, Tensor | np.ndarray):
+        return read_sound(recording, sampling_rate)
+    samples = _tensor(recording)
+    if samples.ndim != 1:
+        raise ValueError(
+            f"a recording must have samples [n], but has the shape {list(samples.shape)}; mix channels down, "
+            "for example with `.mean(0)`"
+        )
+    if not samples.isfinite().all():
+        raise ValueError("a recording must have finite samples, but holds NaN or infinities")
+    return samples
+
+
+def _tensor(samples: Tensor | np.ndarray) -> Tensor:
+    """Return samples as a float32 tensor. Raises ValueError unless they are floats."""
+    if str(samples.dtype).removeprefix("torch.") not in FLOATS:
+        raise ValueError(
+            f"samples must be floats from -1 to 1, but are {samples.dtype}; of 16-bit samples give "
+            "`samples / 32768.0`"
+        )
+    # torch does not take arrays that run backwards
+    return torch.as_tensor(
+        samples if isinstance(samples, Tensor) else np.ascontiguousarray(samples),
+        dtype=torch.float32,
+    )
 
 
 class Sounds:
@@ -55,8 +81,8 @@ class Sounds:
             return given
         check_recording(given)
         is_samples = isinstance(given, Tensor | np.ndarray)
-        sound = torch.as_tensor(given) if is_samples else SoundFile(given, self._rate)
         try:
+            sound = _tensor(given) if is_samples else SoundFile(given, self._rate)
             stretches = None if self._activity is None else self._activity(sound)
             return Recording(sound, stretches)
         except (OSError, ValueError) as error:

@@ -144,6 +144,7 @@ class WhisperRecognizer(Loaded):
             ImportError: `vad` needs a package that is missing.
             TypeError, ValueError: `recordings` is none of these, or an option is wrong.
         """
+        check_on_error(on_error)
         if is_one(recordings):
             return self._segments(recordings, vad, search, options)
         total = len(recordings) if isinstance(recordings, list | tuple) else None
@@ -173,6 +174,7 @@ class WhisperRecognizer(Loaded):
         Raises:
             pybeam.TranscribeError, ImportError, TypeError, ValueError: as `transcribe`.
         """
+        check_on_error(on_error)
         if is_one(recordings):
             return self._segments(recordings, vad, search, options)
         return self._transcripts(recordings, vad, search, on_error, options)
@@ -195,7 +197,9 @@ class WhisperRecognizer(Loaded):
         served = self._served_with(**options)
         if is_one(recordings):
             return raised(await served.transcript(0, recordings), on_error)
-        work = [served.transcript(*one) for one in enumerate(several(recordings))]
+        # read before any work is there that nobody would await if reading failed
+        listed = list(several(recordings))
+        work = [served.transcript(*one) for one in enumerate(listed)]
         return [raised(one, on_error) for one in await asyncio.gather(*work)]
 
     def astream(
@@ -238,7 +242,6 @@ class WhisperRecognizer(Loaded):
         options: dict[str, Any],
     ) -> Iterator[Transcript | Exception]:
         """Return the transcripts of recordings in their order."""
-        check_on_error(on_error)
         return _in_order(self._news(several(recordings), vad, search, options), on_error)
 
     def _news(

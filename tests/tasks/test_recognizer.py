@@ -60,6 +60,36 @@ def test_a_file_that_is_missing_harms_no_other(numbers):
         numbers.transcribe([FILES[0], 7])
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda samples: (samples * 32767).astype("int16"),
+            "must be floats from -1 to 1, but are int16",
+        ),
+        (lambda samples: samples[None], r"must have samples \[n\], but has the shape \[1, "),
+        (lambda samples: samples * float("nan"), "finite samples, but holds NaN"),
+    ],
+)
+def test_samples_that_are_none(numbers, change, message):
+    samples = read_sound(FILES[0], numbers.sampling_rate)
+    with pytest.raises(ValueError, match=message):
+        numbers.transcribe(change(samples.numpy()))
+
+
+def test_samples_of_other_kinds(numbers, whisper):
+    samples = read_sound(FILES[0], numbers.sampling_rate).numpy()
+    backwards = samples[::-1].copy()[::-1]
+    expected = numbers.transcribe(samples)
+    assert numbers.transcribe([backwards, samples.astype("float64")]) == [expected] * 2
+    whole = whisper.transcribe(samples).transcript
+    other = (samples * 32767).astype("int16")
+    first, error = whisper.transcribe([backwards, other], on_error="return")
+    assert first == whole and "must be floats from -1 to 1" in str(error)
+    with pytest.raises(ValueError, match="`on_error` must be"):
+        whisper.transcribe(samples, on_error="ignore")
+
+
 def test_segments_come_as_they_settle(whisper, sound):
     transcriber = pybeam.Transcriber(whisper.model, whisper.path)
     samples = read_sound(sound, 16000)
