@@ -85,7 +85,12 @@ def load(
         ValueError: a file is missing or wrong, the model cannot be searched exactly, or options do not fit
             it.
     """
-    names = [name] if isinstance(name, str | os.PathLike) else list(name)
+    names = list(name) if isinstance(name, list | tuple) else [name]
+    for one in names:
+        if not isinstance(one, str | os.PathLike):
+            raise TypeError(
+                f"`name` must be a folder, a name on the hub, or a list of such, but is {name!r}"
+            )
     if not names:
         raise ValueError(
             "`name` must be a folder or a name on the hub, or a list of at least one, but is empty"

@@ -20,11 +20,20 @@ log = logging.getLogger("pybeam.tasks")
 
 
 def folder_fields(directory: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file that says how `generate` is to search, and what it says; {}: there is none."""
+    """Return the file that says how `generate` is to search, and what it says; {}: there is none.
+
+    Raises:
+        ValueError: the file cannot be read, or its limit is none.
+    """
     config = directory / "config.json"
     if not config.exists():
         return config, {}
     path, fields = generation_fields(directory, read_json(config))
+    if fields.get("max_length") is not None:
+        try:
+            whole("max_length", fields["max_length"], 0)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{error}; this is in {path}") from error
     if fields.get("do_sample"):
         log.info(
             "%s: `do_sample` is left out, because pybeam searches; to draw, give search=pybeam.sample()",

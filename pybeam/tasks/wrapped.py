@@ -56,18 +56,22 @@ def load_wrapped(
 
 
 def _network(path: Path, dtype: torch.dtype | str, why: ValueError) -> Any:
+    # without the remedy, which is to come here
+    problem = f"{path} holds a model that is not built in ({str(why).partition('; ')[0]})"
     try:
         import transformers
     except ImportError as error:
-        raise ValueError(f"{why}, and is not installed: `pip install transformers`") from error
+        raise ValueError(
+            f"{problem}, and transformers, which may know it, is not installed: `pip install transformers`"
+        ) from error
     named = read_json(path / "config.json").get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     kind = getattr(transformers, name, None) if isinstance(name, str) else None
     is_known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
     if kind is None or not is_known:
         raise ValueError(
-            f"{path} holds a model that is not built in, and transformers {transformers.__version__} has "
-            f"no class {name!r}, which `architectures` in config.json names"
+            f"{problem}, and transformers {transformers.__version__} has no class {name!r}, which "
+            "`architectures` in config.json names"
         ) from why
     build: Any = kind.from_pretrained
     options = dict(local_files_only=True, use_safetensors=True, output_loading_info=True)
@@ -76,9 +80,7 @@ def _network(path: Path, dtype: torch.dtype | str, why: ValueError) -> Any:
             network, found = build(path, dtype=dtype, **options)
     # whatever it raises, the folder cannot be loaded
     except Exception as error:
-        raise ValueError(
-            f"{path} holds a model that is not built in, and transformers cannot load it: {error}"
-        ) from error
+        raise ValueError(f"{problem}, and transformers cannot load it: {error}") from error
     # transformers makes random numbers of them
     lost = sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"])))
     if lost:
@@ -177,10 +179,10 @@ class WrappedTexts:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         first = self._load()
-        named = getattr(first, "lang_code_to_id", None) or ()
+        self._takes_languages = hasattr(first, "src_lang")
+        named = first.extra_special_tokens if self._takes_languages else []
         self._tokenizers: dict[tuple[str | None, str | None], Tokenizer]
         self._tokenizers = {(None, None): Tokenizer(WrappedPieces(first), [], [], [])}
-        self._takes_languages = hasattr(first, "src_lang")
         self.languages = (list(named), list(named))
 
     def of(self, source_lang: str | None = None, target_lang: str | None = None) -> Tokenizer:
@@ -200,7 +202,7 @@ class WrappedTexts:
                     f"must be left out, as the tokenizer of {self._directory} has no language tags"
                 )
                 raise ArgumentError(name, f"{problem}, but is {language!r}")
-            if pieces.token_id(language) is None:
+            if language not in self.languages[0]:
                 problem = f"must be one of the languages of {self._directory}, but is {language!r}"
                 raise ArgumentError(name, problem)
         prefix = [] if target is None else [pieces.token_id(target)]

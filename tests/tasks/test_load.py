@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 import torch
@@ -12,9 +13,17 @@ import pybeam
 from pybeam.compat.huggingface import beam_search
 from pybeam.limits import SourceLimit
 from pybeam.tasks import loading
+from pybeam.tasks.wrapped import WrappedTexts
 from support.folder_layouts import change as add
 from support.paths import MODEL, ROOT
-from support.text_folders import change, save_chat, save_letters, save_network, save_nllb
+from support.text_folders import (
+    LANGUAGES,
+    change,
+    save_chat,
+    save_letters,
+    save_network,
+    save_nllb,
+)
 
 LINES = ["abc", "the cat", "q"]
 
@@ -56,11 +65,17 @@ def test_a_folder_that_names_no_beams_is_searched_as_on_the_command_line(tmp_pat
     assert search == pybeam.fixed_beam(5, scoring=pybeam.scoring.power(0.6), max_length=limit)
 
 
-@pytest.mark.parametrize("options", [dict(num_beams="many"), dict(max_new_tokens=0.5)])
+@pytest.mark.parametrize(
+    "options",
+    [dict(num_beams="many"), dict(max_new_tokens=0.5), dict(max_length="12"), dict(max_length=-3)],
+)
 def test_an_option_that_generate_could_not_have(options, tmp_path):
-    save_nllb(tmp_path, **options)
-    with pytest.raises(ValueError, match=r"`.*_.*` must be.*generation_config\.json"):
-        pybeam.load(tmp_path, device="cpu", target="eng_Latn")
+    for save in (save_nllb, save_chat):
+        directory = tmp_path / save.__name__
+        directory.mkdir()
+        save(directory, **options)
+        with pytest.raises(ValueError, match=r"`.*_.*` must be.*generation_config\.json"):
+            pybeam.load(directory, device="cpu")
 
 
 def test_outputs_are_those_of_generate(tmp_path):
@@ -166,9 +181,35 @@ def test_what_nobody_can_load_is_refused_with_the_reason(tmp_path, monkeypatch):
         pybeam.load(tmp_path, device="cpu", dtype="int8")
     change(tmp_path / "config.json", architectures=["Nobody"])
     with pytest.raises(
-        ValueError, match=r"not built in, and transformers .* has no class 'Nobody'"
+        ValueError, match=r"not built in \(.*\), and transformers .* has no class 'Nobody'"
     ):
         pybeam.load(tmp_path, device="cpu")
+
+
+def test_a_config_that_is_wrong_is_refused_with_the_reason(tmp_path, monkeypatch):
+    save_nllb(tmp_path)
+    change(tmp_path / "config.json", d_model="many")
+    reason = r"\(`d_model` in .* must be .*'many'\), and transformers"
+    with pytest.raises(ValueError, match=f"{reason} cannot load it: "):
+        pybeam.load(tmp_path, device="cpu")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=f"{reason}, which may know it, is not installed: `pip"):
+        pybeam.load(tmp_path, device="cpu")
+
+
+def test_languages_of_a_tokenizer_of_transformers(tmp_path):
+    save_letters(
+        tmp_path, LANGUAGES, tokenizer_class="NllbTokenizer", extra_special_tokens=[*LANGUAGES]
+    )
+    (tmp_path / "config.json").write_text('{"model_type": "nllb-moe"}')
+    texts = WrappedTexts(tmp_path)
+    assert texts.languages == ([*LANGUAGES], [*LANGUAGES])
+    tokenizer = texts.of("fra_Latn", "spa_Latn")
+    assert tokenizer.prefix == [44] and tokenizer.encode("a")[0] == 43
+    # a letter of the vocabulary
+    for pair in ((None, "a"), ("a", None), (None, "</s>")):
+        with pytest.raises(ValueError, match="must be one of the languages of"):
+            texts.of(*pair)
 
 
 def test_a_network_that_cannot_be_searched_is_refused_with_the_reason(tmp_path):
@@ -206,3 +247,6 @@ def test_names_of_other_systems_are_answered_with_ours():
 def test_wrong_names():
     with pytest.raises(ValueError, match="`name` must be a folder or a name on the hub"):
         pybeam.load([])
+    for name in (None, 5, b"owner/name", [MODEL, None]):
+        with pytest.raises(TypeError, match="`name` must be a folder, a name on the hub, or a li"):
+            pybeam.load(name)
