@@ -95,6 +95,7 @@ def beam_search(
         "lower it",
     )
     needs("disable_unk", disable_unk, "unk_id", unk_id)
+    count = Stop(patience=patience)
     most = math.floor(beam_size * patience + 0.5)
     remedy = "raise one of them, or ask for fewer"
     at_most("num_hypotheses", num_hypotheses, "round(beam_size * patience)", most, remedy)
@@ -113,7 +114,7 @@ def beam_search(
         max_length=max_decoding_length,
         scoring=power(length_penalty),
         processors=chain,
-        stop=Stop(top=Top.EVER) if length_penalty == 0 else Stop(patience=patience),
+        stop=Stop(top=Top.EVER) if length_penalty == 0 else count,
         prefix=FREE if prefix_bias_beta else HARD_PREFIX,
     )
 
