@@ -50,16 +50,22 @@ def load_binary(
     build = encoder_decoder.build if has_encoder else decoder_only.build
     model, checkpoint = build(binary, words, eos_ids, device, dtype, check_finite)
     binary.close()
-    model.settings = Settings(path=directory / "config.json")
-    if words.is_whisper:
-        suppressed = (
-            words.config.get(name) or () for name in ("suppress_ids", "suppress_ids_begin")
-        )
-        always, first = (arguments.ids("suppress_ids", one) for one in suppressed)
-        model.settings = Settings(
-            suppress_tokens=always, begin_suppress_tokens=first, path=model.settings.path
-        )
+    model.settings = _settings(words)
     return model, checkpoint
+
+
+def _settings(words: Words) -> Settings:
+    """Return what a Whisper never generates; CTranslate2's files have no other settings."""
+    path = words.directory / "config.json"
+    if not words.is_whisper:
+        return Settings(path=path)
+    names = "suppress_ids", "suppress_ids_begin"
+    try:
+        found = [arguments.ids(name, words.config.get(name) or ()) for name in names]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{error}; this is in {path}") from error
+    always, first = found
+    return Settings(suppress_tokens=always, begin_suppress_tokens=first, path=path)
 
 
 def _eos_ids(words: Words, eos_id: int | Sequence[int] | None, num_tokens: int) -> tuple[int, ...]:
