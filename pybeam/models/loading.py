@@ -170,19 +170,19 @@ def _load(
         from pybeam.models.foreign import refuse_foreign
 
         refuse_foreign(directory)
-    is_onnx = (directory / DECODER).exists()
-    has_none = is_onnx or _is_rnn(directory) or _is_causal(directory)
-    if cross_cache_dtype is not None and has_none:
+    model: Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn
+    if (directory / DECODER).exists():
+        model = _load_onnx(directory, device, dtype, check_finite, eos_id)
+    else:
+        model, _ = load_checkpoint(directory, device, dtype, check_finite, eos_id)
+    if cross_cache_dtype is None:
+        return model
+    if not isinstance(model, Transformer):
         problem = (
             f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers with an "
             "encoder have such a cache, not ONNX graphs, an LSTM or a decoder alone"
         )
         raise ArgumentError("cross_cache_dtype", problem)
-    if is_onnx:
-        return _load_onnx(directory, device, dtype, check_finite, eos_id)
-    model, _ = load_checkpoint(directory, device, dtype, check_finite, eos_id)
-    if cross_cache_dtype is None or not isinstance(model, Transformer):
-        return model
     return model.with_cross_cache(cross_cache_dtype)
 
 
