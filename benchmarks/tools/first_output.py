@@ -66,12 +66,12 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="default: dist/")
     parser.add_argument("--torch", default="torch", metavar="REQUIREMENT", help="which torch")
     options = parser.parse_args()
+    journal = Journal(results_folder("cpu"), "first-output", ("system",))
     with tempfile.TemporaryDirectory() as folder:
         fetch(Path(folder), options.wheels, options.torch)
         num_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
         runs = [measured(Path(folder)) for _ in range(options.repeats)]
     row = {key: round(statistics.median(one[key] for one in runs), 2) for key in runs[0]}
-    journal = Journal(results_folder("cpu"), "first-output", ("system",))
     journal.add({"system": NAME, "wheels_mb": round(num_bytes / 1e6), **row})
     journal.finish(journal.own_rows)
 

@@ -54,7 +54,6 @@ class WhisperModel:
     Attributes:
         model: what `pybeam.load_model` returned.
         logger: the one of `faster_whisper`.
-        supported_languages: codes of the languages that the model knows.
         feature_extractor, hf_tokenizer: those of the model's folder.
 
     Raises:
