@@ -120,6 +120,17 @@ def test_another_eos(tmp_path):
     assert pybeam.load(tmp_path, device="cpu", eos_id=[7, 9]).model.eos_ids == (7, 9)
 
 
+def test_sources_of_a_folder_without_eos_end_in_the_one_that_is_given(tmp_path):
+    save_nllb(tmp_path, max_length=12)
+    expected = pybeam.load(tmp_path, device="cpu", target="fra_Latn").translate(LINES)
+    change(tmp_path / "generation_config.json", eos_token_id=None)
+    change(tmp_path / "config.json", eos_token_id=None)
+    change(tmp_path / "tokenizer_config.json", eos_token=None)
+    translator = pybeam.load(tmp_path, device="cpu", target="fra_Latn", eos_id=2)
+    assert translator.tokenizer.encode("abc")[-1] == 2
+    assert translator.translate(LINES) == expected
+
+
 def test_several_folders_make_an_ensemble():
     twins = pybeam.load([MODEL, MODEL], device="cpu")
     assert twins.translate("Jesús lloró.") == "Jesus wept."

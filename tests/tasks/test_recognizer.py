@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.speech import read_sound
@@ -134,6 +135,40 @@ def test_asynchronous_callers_get_the_same(whisper, sound):
     segments, transcript, several = asyncio.run(main())
     assert transcript == whisper.transcribe(sound).transcript
     assert tuple(segments) == transcript.segments and several == [transcript]
+
+
+def test_a_speech_model_that_is_wrapped(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from support.text_folders import VOCAB, save_letters
+
+    config = transformers.MoonshineConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        encoder_num_hidden_layers=2,
+        decoder_num_hidden_layers=2,
+        encoder_num_attention_heads=4,
+        decoder_num_attention_heads=4,
+        eos_token_id=2,
+        pad_token_id=1,
+        bos_token_id=0,
+        decoder_start_token_id=0,
+    )
+    torch.manual_seed(0)
+    network = transformers.MoonshineForConditionalGeneration(config).eval()
+    network.save_pretrained(tmp_path)
+    transformers.Wav2Vec2FeatureExtractor().save_pretrained(tmp_path)
+    save_letters(tmp_path)
+    recognizer = pybeam.load(tmp_path, device="cpu")
+    assert type(recognizer) is pybeam.tasks.Recognizer and recognizer.sampling_rate == 16000
+    samples = torch.from_numpy(tone(8000, seed=1)) / 32768
+    search = pybeam.compat.huggingface.beam_search(3, max_new_tokens=6)
+    output = recognizer.transcribe(samples, search=search)
+    extract = transformers.AutoFeatureExtractor.from_pretrained(tmp_path)
+    given = extract(samples.numpy(), sampling_rate=16000, return_tensors="pt")
+    [expected] = network.generate(given.input_values, num_beams=3, max_new_tokens=6).tolist()
+    tokens = output.hypothesis.tokens
+    assert expected[1 : len(tokens) + 1] == tokens and tokens
 
 
 def test_a_whisper_of_ctranslate2(tmp_path):
