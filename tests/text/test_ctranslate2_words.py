@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pybeam
 from pybeam.text.ctranslate2 import read_words
 from support.ctranslate2_folders import convert_whisper
 from support.paths import MODEL
-from support.tiny_whisper import save_whisper, sounds, transcribed
+from support.tiny_whisper import OPTIONS, save_whisper, sounds, transcribed
 
 LINES = ["Jesús lloró.", "Y dijo Dios: Sea la luz: y fué la luz.", ""]
 
@@ -97,3 +98,7 @@ def test_a_whisper_transcribes_as_the_original(tmp_path):
         model = pybeam.load_model(tmp_path / name, device="cpu")
         found.append(transcribed(model, tmp_path / name, sounds(250, 64)))
     assert found[0] == found[1] and found[0][0].segments
+    # the heads of words are those of config.json
+    options = replace(OPTIONS, words=True)
+    [transcript] = transcribed(model, tmp_path / "ct2", sounds(250), options)
+    assert any(segment.words for segment in transcript.segments)
