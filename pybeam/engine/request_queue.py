@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from pybeam.engine.arrivals import Arrivals
-from pybeam.engine.streaming import at_rest
+from pybeam.engine.streaming import at_rest, end_with_program
 
 T = TypeVar("T")
 
@@ -83,7 +83,10 @@ class RequestQueue(Arrivals):
         with at_rest() if may_wait else nullcontext(), self._changed:
             while may_wait and not self._waiting and not self._is_closed:
                 self._changed.wait()
-            return self._waiting.popleft() if self._waiting else None
+            arrived = self._waiting.popleft() if self._waiting else None
+        if arrived is not None:
+            end_with_program()
+        return arrived
 
     @property
     def _is_copy(self) -> bool:

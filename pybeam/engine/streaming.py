@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import sys
 import threading
 import time
 import weakref
@@ -22,8 +23,10 @@ T = TypeVar("T")
 _live: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
 # how long the end of a program waits for a step of another thread
 MOST_SECONDS_AT_EXIT = 5.0
-# set when the program ends: no thread begins a step
-_is_over = threading.Event()
+# threads that are within a step, and do not wait for requests
+_working: set[int] = set()
+# threads that begin no step, because the program ends
+_held: frozenset[int] = frozenset()
 
 
 class Stream(Generic[T], Iterator[T]):
@@ -47,9 +50,7 @@ class Stream(Generic[T], Iterator[T]):
         self._lists, self._stats = lists, Stats() if stats is None else stats
         self._device = device if device.type == "cuda" else None
         self._items: deque[T] = deque()
-        self._is_closed = self._is_ending = False
-        # the thread that works, unless it waits for requests
-        self._at_work: int | None = None
+        self._is_closed = False
         _live.add(self)
 
     def __next__(self) -> T:
@@ -70,15 +71,16 @@ class Stream(Generic[T], Iterator[T]):
         self._is_closed = True
 
     def _work(self) -> list[T] | None:
-        begin = time.perf_counter()
-        self._at_work = threading.get_ident()
+        begin, thread = time.perf_counter(), threading.get_ident()
+        is_outermost = thread not in _working
+        _working.add(thread)
         try:
-            if self._is_ending or _is_over.is_set():
-                return None
+            end_with_program()
             with on_host(), self._on_device(), InferenceMode(True):
                 return next(self._lists, None)
         finally:
-            self._at_work = None
+            if is_outermost:
+                _working.discard(thread)
             self._stats.seconds += time.perf_counter() - begin
 
     def _on_device(self) -> contextlib.AbstractContextManager[None]:
@@ -87,40 +89,41 @@ class Stream(Generic[T], Iterator[T]):
 
 @contextlib.contextmanager
 def at_rest() -> Iterator[None]:
-    """Within this, streams that this thread works for wait for requests. No lock may be held around it."""
+    """Within this, the thread waits for requests. One that has got a request calls `end_with_program`."""
     thread = threading.get_ident()
-    resting = [stream for stream in list(_live) if stream._at_work == thread]
-    for stream in resting:
-        stream._at_work = None
+    is_at_work = thread in _working
+    _working.discard(thread)
     try:
         yield
     finally:
-        for stream in resting:
-            stream._at_work = thread
-        if _is_over.is_set():
-            for stream in resting:
-                stream._at_work = None
-            # for ever: the thread is a daemon, as the others have ended before
-            threading.Event().wait()
+        if is_at_work:
+            _working.add(thread)
 
 
-def _close_all() -> None:
-    """Close all streams, those of other threads after their present step.
-
-    Python 3.11 to 3.13 end such a thread when it comes back from C++, and the process fails if it is there.
-    """
-    end = time.monotonic() + MOST_SECONDS_AT_EXIT
-    for stream in list(_live):
-        if stream._at_work != threading.get_ident():
-            stream._is_ending = True
-            while stream._at_work is not None and time.monotonic() < end:
-                time.sleep(0.001)
-        # it may still work, or be this thread's
-        with contextlib.suppress(ValueError):
-            stream.close()
+def end_with_program() -> None:
+    """Raise SystemExit, which ends a thread without a word, if the program ends."""
+    if threading.get_ident() in _held:
+        raise SystemExit
 
 
 @atexit.register
 def _end() -> None:
-    _is_over.set()
+    """Close all streams, behind the present steps of the other threads, which begin no others.
+
+    Python 3.11 to 3.13 end such a thread when it comes back from C++, and the process fails if it is there.
+    Threads that later handlers start, and this one, work as ever.
+    """
+    global _held
+    # in a copy that os.fork made, there are no others
+    _held = frozenset(sys._current_frames()) - {threading.get_ident()}
+    end = time.monotonic() + MOST_SECONDS_AT_EXIT
+    while _working & _held and time.monotonic() < end:
+        time.sleep(0.001)
     _close_all()
+
+
+def _close_all() -> None:
+    while _live:
+        # another thread may still work, or it may be this thread's
+        with contextlib.suppress(ValueError, KeyError):
+            _live.pop().close()

@@ -14,7 +14,7 @@ from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Arrivals, Phase, Watch
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.stats import Stats
-from pybeam.engine.streaming import at_rest
+from pybeam.engine.streaming import at_rest, end_with_program
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
@@ -69,6 +69,7 @@ class EngineThread(Arrivals):
                 now, num_waiting, late, ticket = self._take(may_wait)
             queue.drop(late)
             if ticket is not None:
+                end_with_program()
                 queue.notify("on_started", ticket.cost, now - ticket.submitted)
                 return ticket.index, self._narrowed(ticket, num_waiting)
             # those that waited may all have been too late
@@ -198,7 +199,8 @@ class EngineThread(Arrivals):
                     self._deliver(item)
                 break
             except BaseException as error:
-                log.exception("an engine of model %r failed, and starts anew", queue.name)
+                if not isinstance(error, SystemExit):
+                    log.exception("an engine of model %r failed, and starts anew", queue.name)
                 with queue.changed:
                     taken, self._tickets = self._tickets, {}
                 queue.fail(taken.values(), error)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 import torch
 
@@ -51,6 +54,29 @@ def test_a_program_that_ends_closes_its_streams():
     assert [next(stream) for stream in streams] == [1, 1]
     assert list(streams[1]) == [2, 3]
     assert closed == [("left", True), ("read", True)] and list(streams[0]) == []
+
+
+def test_streams_may_begin_while_another_waits():
+    """Also at any instruction of the one that begins to wait."""
+    interval, stop = sys.getswitchinterval(), threading.Event()
+
+    def begin():
+        while not stop.is_set():
+            _ = [Stream((line for line in [[1]]), CPU) for _ in range(9)]
+
+    others = [threading.Thread(target=begin) for _ in range(2)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for other in others:
+            other.start()
+        for _ in range(3000):
+            with streaming.at_rest():
+                pass
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        for other in others:
+            other.join()
 
 
 def test_a_stream_is_closed_once(monkeypatch):

@@ -45,6 +45,16 @@ def requests():
     threading.Event().wait()
 stream = decoder.stream(requests()); next(stream)
 """,
+    "a copy beside a stream at work": """
+import os, sys, threading, time
+from pybeam.engine import streaming
+threading.Thread(target=lambda: list(decoder.stream([1] for _ in iter(int, 1))), daemon=True).start()
+while not streaming._working: time.sleep(0.01)
+if not (copy := os.fork()):
+    streaming.MOST_SECONDS_AT_EXIT = 1000.0
+    sys.exit()
+os.waitpid(copy, 0)
+""",
     "an exit in a stream": "for _ in decoder.stream([[1]] * 20): raise SystemExit(0)",
 }
 
@@ -61,6 +71,19 @@ def test_a_program_ends_whatever_is_alive(ending):
     paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "2"}
     ended = subprocess.run(program, env=paths, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_handlers_of_the_end_may_decode_and_close_a_service():
+    """Those that were registered first come last."""
+    first = """
+import atexit
+atexit.register(lambda: print(len(decoder.decode([[1]])), service.close()))
+"""
+    program = [sys.executable, "-c", f"{first}{PROGRAM}{ENDINGS['a service at work']}"]
+    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "2"}
+    ended = subprocess.run(program, env=paths, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1 None\n", "")
 
 
 @pytest.mark.slow
