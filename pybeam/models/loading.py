@@ -142,7 +142,7 @@ def load_model(
     )
     if not isinstance(check_finite, bool):
         raise TypeError(f"`check_finite` must be True or False, but is {check_finite!r}")
-    target = _device("cpu" if device == "auto" and is_for_cpus else device)
+    target = working_device("cpu" if device == "auto" and is_for_cpus else device)
     if not directories:
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
@@ -334,7 +334,8 @@ def _check_vocabularies(directories: Sequence[Path]) -> None:
             )
 
 
-def _device(device: str | torch.device) -> torch.device:
+def working_device(device: str | torch.device) -> torch.device:
+    """Return the device of that name. Raises ValueError if it does not work."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
 from pybeam.models.huggingface import wrap
+from pybeam.models.loading import working_device
 from pybeam.models.settings import read_settings
 from pybeam.text.json_files import read_json
 from pybeam.text.subwords import Pieces, Vocabularies
@@ -41,7 +42,7 @@ def load_wrapped(
         ValueError: transformers is missing or cannot load the folder either, weights are missing, or the
             network cannot be searched exactly.
     """
-    device = _device(device)
+    device = working_device(device)
     wanted = _dtype(dtype, device)
     network = _network(path, wanted, why).eval().to(device)
     if network.main_input_name == "pixel_values":
@@ -102,12 +103,6 @@ def _no_bars() -> Iterator[None]:
     finally:
         if was_on:
             bars.enable_progress_bar()
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
 
 
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:

@@ -249,7 +249,7 @@ class Writer(Loaded):
         if call.gives_list:
             raise ValueError(
                 f"`stream` of one {self.item} gives the parts of one output, but several are asked for; put "
-                f"the {self.item} into a list, or take `n_best=1`"
+                f"the {self.item} into a list, or ask for one"
             )
 
     @cached_property

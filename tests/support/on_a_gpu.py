@@ -57,12 +57,12 @@ def explicit_devices(item: pytest.Item) -> Iterator[None]:
     if not takes_device(item):
         yield
         return
-    device_of = loading._device
+    device_of = loading.working_device
 
     def explicit(device):
         assert device != "auto", "a test that takes `device` must give it to `load_model`"
         return device_of(device)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(loading, "_device", explicit)
+        monkeypatch.setattr(loading, "working_device", explicit)
         yield

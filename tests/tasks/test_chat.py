@@ -71,6 +71,8 @@ def test_where_templates_stand(tmp_path):
         "{{ namespace(_x=1) }}",
         "{{ messages[7].content.x }}",
         "{{ 1 // 0 }}",
+        "{{ '{:d}'.format(messages[0].role) }}",
+        "{% for i in range(20) %}{{ messages[0].role.center(10 ** 15) }}{% endfor %}",
     ],
 )
 def test_what_a_template_may_not(text):
@@ -96,8 +98,9 @@ def test_messages_that_make_no_sense():
         template.render([{"content": "x"}])
     with pytest.raises(ValueError, match="the last message is the model's own"):
         template.render(CHAT[:2])
-    with pytest.raises(ValueError, match="none that Jinja reads"):
-        ChatTemplate("{% if %}", {})
+    for text in ("{% if %}", f"{{{{ {'(' * 5000} }}}}", "{{ 'a' * 10 ** 15 }}"):
+        with pytest.raises(ValueError, match=r"chat template (is none that Jinja|refuses these)"):
+            ChatTemplate(text, {}).render(CHAT)
 
 
 def test_special_tokens_must_be_known_in_texts(tmp_path):
