@@ -123,7 +123,7 @@ CUTS = [
 
 @pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("everywhere", [False, True], ids=["read", "as on a GPU"])
-@pytest.mark.parametrize(("cuts", "chain"), CUTS, ids=lambda given: "-".join(map(str, given)))
+@pytest.mark.parametrize(("cuts", "chain"), CUTS, ids=["-".join(cuts) for cuts, _ in CUTS])
 def test_what_may_come_is_what_others_leave_of_it(cuts, chain, everywhere, monkeypatch):
     """As often as it should, by chi-square, beside requests that may draw anything."""
     if everywhere:
