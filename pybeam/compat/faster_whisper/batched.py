@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
@@ -201,9 +203,13 @@ class BatchedInferencePipeline:
         return segments, info
 
     def _features(self, window: Window) -> Tensor:
-        """Return the features [E, F] of as much of a window as the model hears."""
-        most = self._calls.extract.chunk_length * self._calls.frames_per_second
-        return self._calls.features(window.samples)[:-1][:most]
+        """Return the features [E, F] of as many seconds of a window as the model hears."""
+        extract = self._calls.extract
+        features = self._calls.features(window.samples)[:-1]
+        # as there, words may end in what is left of the last second
+        seconds = ceil(len(window.samples) / extract.sampling_rate)
+        size = min(seconds, extract.chunk_length) * self._calls.frames_per_second
+        return F.pad(features, (0, 0, 0, size - len(features)))
 
     def _beginning(self, windows: Iterable[Window], num_windows: int) -> Tensor:
         """Return the features of the first windows, and of silence if there are none."""
@@ -213,7 +219,7 @@ class BatchedInferencePipeline:
         for window in windows:
             if sum(map(len, parts)) >= most:
                 break
-            parts.append(self._features(window))
+            parts.append(self._calls.features(window.samples)[:-1])
         return torch.cat([*parts, torch.full((1, extract.num_mel_bins), SILENCE)])[:most]
 
     def _segments(

@@ -176,7 +176,7 @@ BATCHED = {
     "given windows": dict(clip_timestamps=[{"start": 0, "end": 10.3}, {"start": 12.05, "end": 41}]),
     "given windows, too long": dict(clip_timestamps=[{"start": 0, "end": 40.0}]),
     "words": dict(
-        word_timestamps=True, clip_timestamps=[{"start": 0, "end": 10}, {"start": 12, "end": 30}]
+        word_timestamps=True, clip_timestamps=[{"start": 0, "end": 10}, {"start": 12, "end": 29.3}]
     ),
     "shorter windows": dict(chunk_length=17),
     "translated and prompted": dict(
