@@ -114,6 +114,6 @@ class Calls:
             self.model,
             self.assets,
             own_options(options, *asked, **changes),
-            algorithm=search_of(options),
+            algorithm=search_of(options, self.model.start_id, self.assets.tokens.no_timestamps),
             schedule=Fifo(num_windows),
         )

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pybeam import processors
 from pybeam.arguments import ArgumentError
+from pybeam.compat.faster_whisper.repetitions import SpokenNgrams, SpokenPenalty
 from pybeam.compat.faster_whisper.results import TranscriptionOptions
 from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
@@ -62,16 +62,18 @@ def own_options(
     return whisper.TranscriptionOptions(**asked)
 
 
-def search_of(options: TranscriptionOptions) -> Algorithm:
-    """Return the search at temperature 0."""
+def search_of(options: TranscriptionOptions, start: int, no_timestamps: int) -> Algorithm:
+    """Return the search at temperature 0; `start` and `no_timestamps` are the ends of the control tokens."""
     search = whisper.beam_search(
         options.beam_size, patience=options.patience, length_penalty=options.length_penalty
     )
     chain: list[Processor] = []
     if options.repetition_penalty != 1:
-        chain.append(processors.repetition_penalty(options.repetition_penalty))
+        penalty = options.repetition_penalty
+        chain.append(SpokenPenalty(penalty, start=start, no_timestamps=no_timestamps))
     if options.no_repeat_ngram_size:
-        chain.append(processors.no_repeat_ngram(options.no_repeat_ngram_size))
+        size = options.no_repeat_ngram_size
+        chain.append(SpokenNgrams(size, start=start, no_timestamps=no_timestamps))
     return replace(search, processors=tuple(chain))
 
 
