@@ -44,6 +44,7 @@ async def in_order(
     coming = _numbered(sources)
     waiting: deque[asyncio.Future[T]] = deque()
     following: asyncio.Future[Any] | None = asyncio.ensure_future(anext(coming, DONE))
+    problem: Exception | None = None
     try:
         while following is not None or waiting:
             awaited = [*([waiting[0]] if waiting else [])]
@@ -57,22 +58,17 @@ async def in_order(
                 try:
                     found = coming_next.result()
                 except Exception as error:
-                    # behind the outcomes of those that came before
-                    waiting.append(failed(error))
+                    problem = error
                     continue
                 if found is not DONE:
                     waiting.append(asyncio.ensure_future(start(*found)))
                     following = asyncio.ensure_future(anext(coming, DONE))
+        # behind the outcomes of those that came before
+        if problem is not None:
+            raise problem
     finally:
         for one in (*waiting, *([] if following is None else [following])):
             one.cancel()
-
-
-def failed(error: Exception) -> asyncio.Future[Any]:
-    """Return a future that raises."""
-    future = asyncio.get_running_loop().create_future()
-    future.set_exception(error)
-    return future
 
 
 async def _numbered(sources: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[int, Any]]:
