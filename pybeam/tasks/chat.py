@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pybeam.text.json_files import read_json
-from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+from pybeam.text.model_files import MAX_TEXT_BYTES, blaming, regular_file
 from pybeam.text.tokenizer import Tokenizer
 
 # earlier ones let templates out of the sandbox
@@ -59,14 +59,14 @@ class ChatTemplate:
                 text.
         """
         path = directory / "tokenizer_config.json"
-        config = read_json(path) if path.exists() else {}
-        text = _text(directory, config)
+        with blaming(directory):
+            config = read_json(path) if path.exists() else {}
+            text, tokens = _text(directory, config), _special_tokens(directory, config)
         if text is None:
             raise ValueError(
                 f"{directory} has no chat template, so its model may know no chats; give a text, which is "
                 "continued as it is"
             )
-        tokens = _special_tokens(directory, config)
         for name in ("bos_token", "eos_token"):
             if name in tokens and len(tokenizer.encode_target(tokens[name])) > 1:
                 raise ValueError(

@@ -61,6 +61,17 @@ def test_where_templates_stand(tmp_path):
     assert ChatTemplate.load(tmp_path, tokenizer).render(CHAT) == "of a processor"
 
 
+def test_a_template_that_is_odd(tmp_path):
+    save_chat(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    change(tmp_path / "tokenizer_config.json", chat_template=[{"name": [], "template": "x"}])
+    with pytest.raises(ValueError, match=f"the files of {tmp_path} do not fit together"):
+        ChatTemplate.load(tmp_path, tokenizer)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=f"the files of {tmp_path} are not sound: .*utf-8"):
+        ChatTemplate.load(tmp_path, tokenizer)
+
+
 @pytest.mark.parametrize(
     "text",
     [
