@@ -36,8 +36,10 @@ class Draw(Processor):
         whole("seed", self.seed, 0, LARGEST)
 
     def parameters(self) -> tuple[Tensor, ...]:
+        # one that float32 does not hold would be infinite, and divide -inf
+        temperature = min(self.temperature, torch.finfo(torch.float32).max)
         seed = torch.tensor(self.seed, dtype=torch.int64)
-        return torch.tensor(self.temperature, dtype=torch.float32), seed
+        return torch.tensor(temperature, dtype=torch.float32), seed
 
     def for_target(self) -> Draw:
         return dataclasses.replace(self, temperature=0.0)

@@ -173,6 +173,15 @@ def test_equal_tokens_stay_together():
             assert found.isfinite().nonzero().tolist() == [[0, token]]
 
 
+@pytest.mark.parametrize("temperature", [1e38, 1e300])
+def test_however_hot_it_is_no_forbidden_token_is_drawn(temperature):
+    lines = torch.randn(200, V)
+    lines[:, 2:] = -float("inf")
+    requests = [(processors.sample(temperature, seed),) for seed in range(200)]
+    found = processed([processors.sample()], lines, [[START]] * 200, requests=requests)
+    assert found[:, :2].isfinite().sum(0).gt(60).all() and found[:, :2].isfinite().sum() == 200
+
+
 def test_eos_is_not_drawn_before_it_may_come():
     model = random_model(7, V, eos_bonus=2.0)
     algorithm = pybeam.greedy(min_length=5, max_length=12, processors=[processors.sample()])
