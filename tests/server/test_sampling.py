@@ -69,6 +69,15 @@ def test_temperature_zero_searches_with_a_beam(model):
     assert texts(found) == expected(model, LINES[0], 4, temperature=0.0, own=[{}])
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_server_that_draws_several_outputs_leaves_no_choice_to_n(model, temperature):
+    """The best of its draws would be no draw."""
+    several = pybeam.Decoder(model.decoder.model, pybeam.sample(3, max_length=24), log_probs=True)
+    served = ServedModel("es-en", str(MODEL), several, model.plain_tokenizer)
+    [found] = asked(served, {"prompt": LINES[1], "n": 2, "temperature": temperature})
+    assert found["error"]["param"] == "n" and "this server draws 3" in found["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["decode", "translations"])
 def test_decode_and_translations(model, path):
     name = "source" if path == "decode" else "text"
@@ -87,6 +96,7 @@ def test_decode_and_translations(model, path):
     ("body", "field"),
     [
         ({"best_of": 3}, "best_of"),
+        ({"n": 33}, "n"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 1.0}, "length_penalty"),
         ({"top_p": 1.5}, "top_p"),

@@ -35,9 +35,13 @@ async def completions(http: HTTPRequest, body: CompletionsBody, calls: TheCalls)
     """
     model = calls.models.pick(body.model, takes_sound=False)
     sampler = body.sampler(model.decoder.algorithm)
+    num = model.decoder.algorithm.num_groups
+    if sampler is not None and num > 1:
+        problem = f"`n` says how many outputs are drawn, but this server draws {num}, by --samples"
+        raise APIError(400, f"{problem}; ask /v1/decode, or start the server without it", "n")
     prompts = await _prompts(calls, model, body)
     if sampler is not None and sampler.temperature > 0:
-        requests = _drawn(prompts, body, sampler)
+        requests = _drawn(calls, prompts, body, sampler)
     else:
         requests = _searched(calls, model, prompts, body, sampler)
     if body.stream:
@@ -91,8 +95,11 @@ def _searched(
     return [Request(prompt, **overrides) for prompt in prompts]
 
 
-def _drawn(prompts: list[Any], body: CompletionsBody, sampler: Sample) -> list[Request]:
+def _drawn(
+    calls: Calls, prompts: list[Any], body: CompletionsBody, sampler: Sample
+) -> list[Request]:
     """Return `n` requests for each prompt, whose outputs are independent."""
+    calls.check_width(n=body.n)
     for field in ("use_beam_search", "beam_width", "best_of", "length_penalty"):
         if getattr(body, field):
             raise APIError(400, f"`{field}` needs `temperature` = 0, which searches", field)
