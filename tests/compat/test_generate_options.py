@@ -218,6 +218,23 @@ def test_samples_of_a_batch_follow_the_seed_of_torch():
     assert len({tuple(line[4:]) for line in found}) == 8
 
 
+@pytest.mark.parametrize("by_place", [False, True])
+def test_a_config_of_the_caller_asks_for_samples_whatever_the_checkpoint_does(by_place):
+    model = network("llama")
+    own = transformers.GenerationConfig(do_sample=True, top_k=12, max_new_tokens=6, eos_token_id=1)
+    options = dict(generation_config=own, custom_generate=pybeam.generate)
+    args = [options.pop("generation_config")] if by_place else []
+    usual = model.generation_config
+    model.generation_config = transformers.GenerationConfig(
+        **usual.to_dict() | dict(do_sample=True)
+    )
+    try:
+        found = {tuple(model.generate(IDS[:1], *args, **options)[0].tolist()) for _ in range(6)}
+    finally:
+        model.generation_config = usual
+    assert len(found) > 2
+
+
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 @pytest.mark.parametrize("seed", [None, 0, 1], ids=["lookup", "itself", "another"])
 def test_guesses_change_no_output(kind, seed):
@@ -248,4 +265,4 @@ def test_guesses_are_outputs_of_the_assistant(kind):
 
 
 def test_a_call_outside_of_generate_has_no_arguments():
-    assert Call() == (None, None, None, None, {})
+    assert Call() == (None, None, None, None, {}, None)

@@ -103,7 +103,7 @@ def generate(
             streamer.put(given.cpu())
         _check_inputs(model_kwargs)
         start_id, requests = _requests(model, given, model_kwargs, step)
-        draws = samples(model, config, call.kwargs)
+        draws = samples(model, config, call)
         algorithm = algorithm_of(config, input_ids.shape[1], draws=draws)
         check_processors(config, logits_processor, draws=draws)
         requests = about_inputs(config, algorithm, requests, inputs_tensor)

@@ -19,10 +19,13 @@ from pybeam.engine.schedule import LoadLevel
 from pybeam.request import Hypothesis, Partial, Request, Result
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel
     from transformers.generation.streamers import BaseStreamer
 
 _CODE = inspect.unwrap(GenerationMixin.generate).__code__
+# the decorator of torch around it
+_OUTER = GenerationMixin.generate.__code__
+_SIGNATURE = inspect.signature(GenerationMixin.generate)
 
 
 class Call(NamedTuple):
@@ -34,6 +37,8 @@ class Call(NamedTuple):
     negative_prompt_attention_mask: Tensor | None = None
     # all that has no parameter of its own, such as `do_sample`
     kwargs: Mapping[str, Any] = {}
+    # the caller's own, before the checkpoint's values are put in
+    generation_config: GenerationConfig | None = None
 
 
 def running() -> Call:
@@ -47,7 +52,13 @@ def running() -> Call:
         frame = frame.f_back
     if frame is None:
         return Call()
-    known = frame.f_locals
+    known, outer = dict(frame.f_locals), frame.f_back
+    known["generation_config"] = None
+    if outer is not None and outer.f_code is _OUTER:
+        args, kwargs = outer.f_locals["args"], outer.f_locals["kwargs"]
+        known["generation_config"] = _SIGNATURE.bind(*args, **kwargs).arguments.get(
+            "generation_config"
+        )
     return Call(**{name: known[name] for name in Call._fields if name in known})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from pybeam.search.algorithms import Algorithm
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
+
+    from pybeam.compat.generate.call import Call
 
 logger = logging.getLogger("pybeam")
 
@@ -79,23 +81,26 @@ WARPERS = DRAWN | {
 }
 
 
-def samples(model: PreTrainedModel, config: GenerationConfig, written: Mapping[str, Any]) -> bool:
+def samples(model: PreTrainedModel, config: GenerationConfig, call: Call) -> bool:
     """Whether the caller asks for samples. A checkpoint may ask for them, too, and a search leaves that out.
 
     Args:
         model: its own `generation_config` is the checkpoint's.
         config: that one, with what the caller wants in its place.
-        written: the options that the caller wrote.
+        call: what the caller wrote. A config of the caller's own asks, too, but not for samples of a beam,
+            since many are copies of the checkpoint's.
 
     Raises:
         ValueError: the caller asks for samples of a beam.
     """
     if not config.do_sample:
         return False
-    if not written.get("do_sample") and model.generation_config.do_sample:
+    own, has_beams = call.generation_config, (config.num_beams or 1) > 1
+    asks = call.kwargs.get("do_sample") or (own is not None and own.do_sample and not has_beams)
+    if not asks and model.generation_config.do_sample:
         _say_that_it_searches(type(model).__name__)
         return False
-    if (config.num_beams or 1) > 1:
+    if has_beams:
         raise ValueError(
             f"`do_sample` with `num_beams` = {config.num_beams} is not understood by pybeam, which draws "
             "each output by itself; leave one of them out, or take pybeam.stochastic_beam"
