@@ -84,7 +84,7 @@ class Words:
 
     @property
     def transformers_config(self) -> dict[str, Any]:
-        """What config.json and generation_config.json of transformers would say about texts."""
+        """The fields that config.json and generation_config.json of transformers would have for texts."""
         config: dict[str, Any] = {
             "eos_token_id": self.special_id("eos_token"),
             "bos_token_id": self.special_id("bos_token"),

@@ -22,7 +22,7 @@ COUNTED = PrefixRule(in_length=True, in_limits=True)
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is asked of a search, under the names of `translate_batch`."""
+    """The options of a search, under the names of `translate_batch`."""
 
     beam_size: int
     patience: float

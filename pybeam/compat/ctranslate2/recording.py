@@ -1,4 +1,4 @@
-"""What a model says in each step of each request, kept for those who ask."""
+"""The numbers of a model in each step of each request, kept for those who ask."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class ScoringResult:
 
 @dataclass(frozen=True)
 class ExecutionStats:
-    """What a file had, `num_tokens` and `num_examples`, and how long that took, `total_time_in_ms`."""
+    """The size of a file, `num_tokens` and `num_examples`, and the time that it took, `total_time_in_ms`."""
 
     num_tokens: int
     num_examples: int

@@ -27,7 +27,7 @@ Prefixes = Sequence[Tokens | None] | None
 
 @dataclass(frozen=True)
 class Told:
-    """What is told of hypotheses beside their tokens."""
+    """Which parts a result has beside the tokens of hypotheses."""
 
     has_scores: bool
     has_attention: bool

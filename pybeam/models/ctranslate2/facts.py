@@ -1,4 +1,4 @@
-"""What the numbers in `model.bin`, and the tensors that stand beside each other there, say of a stack."""
+"""The facts of a stack that the numbers in `model.bin` say, and the tensors that stand together there."""
 
 from __future__ import annotations
 
