@@ -85,7 +85,7 @@ def load(
         ValueError: a file is missing or wrong, the model cannot be searched exactly, or options do not fit
             it.
     """
-    names = list(name) if isinstance(name, list | tuple) else [name]
+    names: list[Any] = list(name) if isinstance(name, list | tuple) else [name]
     for one in names:
         if not isinstance(one, str | os.PathLike):
             raise TypeError(
