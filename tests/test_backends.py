@@ -132,6 +132,7 @@ def test_the_log_says_why_steps_are_not_captured(caplog):
     decoder.model = SimpleNamespace(
         device=torch.device("cuda"), can_capture=False, why_not_captured="its steps ask Python"
     )
+    caplog.clear()
     with caplog.at_level(logging.INFO, logger="pybeam"):
         assert not decoder._decide_on_graphs(None) and not decoder._decide_on_graphs(False)
     said = "steps are not captured as CUDA graphs: its steps ask Python"

@@ -43,7 +43,10 @@ SEARCHES = {
     ),
 }
 # these answers of the server say when they were made
-TOLD_TO_PEOPLE = {"pybeam/server/app.py", "pybeam/server/endpoints/completions.py"}
+TOLD_TO_PEOPLE = {
+    *("pybeam/server/app.py", "pybeam/server/endpoints/completions.py"),
+    "pybeam/tasks/chat.py",  # templates may name the day
+}
 
 
 @pytest.mark.thinned(most=5)

@@ -77,7 +77,7 @@ def test_names_and_languages(settings, name, languages):
     "arguments, code, message",
     [
         ([], 2, "--model"),
-        (["--model", "nothing"], 1, "no such folder"),
+        (["--model", "./nothing"], 1, "no such folder"),
         (["--model", f"a={MODEL}", "--model", f"a={MODEL}"], 2, "another model is called 'a'"),
         (["--model", MODEL, "--config", "nothing"], 2, "No such file"),
         (["--model", MODEL, "--config", "TOML"], 2, "'prot' is no option"),

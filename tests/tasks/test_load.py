@@ -148,7 +148,7 @@ def test_what_is_not_built_in_is_wrapped_and_said(kind, name, tmp_path, caplog):
     search = beam_search(3, max_new_tokens=8)
     with caplog.at_level(logging.INFO, logger="pybeam.tasks"):
         loaded = pybeam.load(tmp_path, device="cpu", search=search)
-    [said] = [record.getMessage() for record in caplog.records]
+    [said] = [one.getMessage() for one in caplog.records if one.name == "pybeam.tasks"]
     assert "pybeam wraps the network" in said and "`model_type`" in said
     assert type(loaded) is getattr(pybeam.tasks, name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""What `Translator` and `Generator` have in common: a model, and threads that decode batches with it."""
+"""The common part of `Translator` and `Generator`: a model, and threads that decode batches with it."""
 
 from __future__ import annotations
 

@@ -151,11 +151,11 @@ def test_a_model_is_left_as_it_was(bart):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(num_beams=2, do_sample=True), "`do_sample` = True"),
-        (dict(num_beams=2, encoder_repetition_penalty=2.0), "`encoder_repetition_penalty` = 2.0"),
+        (dict(num_beams=2, do_sample=True), "`do_sample` with `num_beams` = 2"),
+        (dict(num_beams=2, guidance_scale=2.0), "`guidance_scale`"),
         (dict(num_beams=2, output_logits=True, return_dict_in_generate=True), "`output_logits`"),
         (dict(num_beams=2, stop_strings=["a"], tokenizer=object()), "`stop_strings`|tokenizer"),
-        (dict(num_beams=2, max_time=9.0), "criterion `MaxTimeCriteria`"),
+        (dict(num_beams=2, max_time=9.0), "criterion of beams `MaxTimeCriteria`"),
         (dict(num_beams=2, eos_token_id=[*range(9)]), "`eos_id` must be one token id or up to 8"),
         (dict(num_beams=2, token_type_ids=torch.zeros(3, 9)), "token_type_ids"),
         (
