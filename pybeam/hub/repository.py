@@ -92,9 +92,10 @@ def fetch(
 def _local(name: str | os.PathLike[str]) -> Path | None:
     """Return the folder of that name; None: the name is that of a repository."""
     path = Path(os.path.expanduser(name))
-    if path.is_dir():
+    # an empty name would be the current folder
+    if name != "" and path.is_dir():
         return path
-    if path.exists():
+    if name != "" and path.exists():
         raise ValueError(f"{path} must be the folder of a model, but is a file; give its folder")
     if not isinstance(name, str) or PATH.match(name):
         raise FileNotFoundError(

@@ -85,6 +85,7 @@ def test_trial_of_a_gpu(tmp_path, interprets):
     assert "times forecast" in (tmp_path / "gpu-bench.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_wrong_result_has_no_time(tmp_path):
     (tmp_path / "breaks.py").write_text(
         "from pybeam.backends import native\n"
@@ -122,6 +123,7 @@ def test_rows_say_what_is_reached_of_the_limit(tmp_path):
         assert info["of limit"] == pytest.approx(info["limit µs"] / row["us"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_is_left_when_time_is_over_is_skipped(tmp_path):
     done = run(
         *("pytest", str(KERNELS / "bench_backtrace.py"), "--benchmark-only", "--tiny"),

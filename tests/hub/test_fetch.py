@@ -63,7 +63,9 @@ def test_a_path_is_never_asked_of_the_hub(fetch, hub, name, tmp_path, monkeypatc
     assert not hub.asked
 
 
-@pytest.mark.parametrize("name", ["a b", "owner/na me", "-a/b", "a--b", "a/b..c", "a\0b", "ä/b"])
+@pytest.mark.parametrize(
+    "name", ["", "a b", "owner/na me", "-a/b", "a--b", "a/b..c", "a\0b", "ä/b"]
+)
 def test_a_name_that_no_repository_has(fetch, hub, name):
     with pytest.raises(ValueError, match=r"must be a folder that exists, or the name|null byte"):
         fetch(name)
