@@ -104,6 +104,7 @@ def test_a_wrong_result_has_no_time(tmp_path):
     assert all("us" not in row and "WrongResult" in row["error"] for row in rows)
 
 
+@pytest.mark.slow
 def test_rows_say_what_is_reached_of_the_limit(tmp_path):
     done = run(
         *("pytest", str(KERNELS / "bench_linear.py"), "--benchmark-only", "--tiny"),

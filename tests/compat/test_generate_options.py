@@ -59,6 +59,7 @@ def test_biases_and_sources(kind, num_beams, options):
     assert_same(kind, **given, **options)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("scale", [0, 0.5, 1.5, 3.0])
 @pytest.mark.parametrize("negative", [None, [[3, 4, 4], [9, 8, 7]]], ids=["last", "given"])
 def test_guidance(scale, negative):
@@ -122,6 +123,7 @@ CRITERIA = {
 }
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 def test_stopping_criteria(kind, name):
@@ -170,6 +172,7 @@ def test_a_streamer_is_told_no_more_than_what_stays():
 CUTS = dict(temperature=0.8, top_k=12, top_p=0.95, min_p=0.02)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("options", [dict(top_k=0), CUTS], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 def test_samples_have_the_distribution_of_transformers(kind, options):

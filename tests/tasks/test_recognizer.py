@@ -104,6 +104,7 @@ def test_segments_come_as_they_settle(whisper, sound):
     assert tuple(whisper.stream(sound)) == expected.segments
 
 
+@pytest.mark.slow
 def test_several_recordings_have_transcripts(whisper, sound):
     whole = whisper.transcribe(sound).transcript
     assert whisper.transcribe([sound, sound]) == [whole, whole]
@@ -127,6 +128,7 @@ def test_options_of_a_transcription(whisper, sound):
     assert narrow.transcript.duration == whisper.transcribe(sound).transcript.duration
 
 
+@pytest.mark.slow
 def test_asynchronous_callers_get_the_same(whisper, sound):
     async def main():
         segments = [one async for one in whisper.astream(sound)]

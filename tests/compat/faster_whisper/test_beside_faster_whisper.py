@@ -166,6 +166,7 @@ def chunks(monkeypatch):
     return calls
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("words", [False, True])
 def test_pauses_are_left_out(model, theirs, samples, chunks, words):
     asked = dict(language="en", vad_filter=True, word_timestamps=words) | SEARCH

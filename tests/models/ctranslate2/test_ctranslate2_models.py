@@ -58,6 +58,7 @@ def logits_of(model, source, target, banned=()) -> torch.Tensor:
     return torch.tensor(result.hypotheses[0].log_probs)
 
 
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("kind", TRANSLATORS)
 def test_a_translator_finds_the_same_tokens(kind, tmp_path):
     network = tiny_translator(kind)
@@ -115,6 +116,7 @@ def test_each_type_of_weights_is_near_the_original(kind, quantisation, tmp_path)
         torch.testing.assert_close(logits_of(ours, source, target), expected, rtol=0, atol=most)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", ["m2m_100-even", "marian", "qwen3"])
 def test_integers_are_taken_over_as_they_are(kind, tmp_path):
     """With "float32" they are the same numbers, and with int8 inputs of layers are rounded, too."""
