@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from pybeam.engine.arrivals import Arrivals
@@ -80,7 +79,7 @@ class RequestQueue(Arrivals):
         arrive. Raises RuntimeError as `put`.
         """
         self._check_process()
-        with at_rest() if may_wait else nullcontext(), self._changed:
+        with at_rest(may_wait), self._changed:
             while may_wait and not self._waiting and not self._is_closed:
                 self._changed.wait()
             arrived = self._waiting.popleft() if self._waiting else None

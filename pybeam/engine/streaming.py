@@ -88,11 +88,12 @@ class Stream(Generic[T], Iterator[T]):
 
 
 @contextlib.contextmanager
-def at_rest() -> Iterator[None]:
-    """Within this, the thread waits for requests. One that has got a request calls `end_with_program`."""
+def at_rest(may_wait: bool) -> Iterator[None]:
+    """Within this, the thread may wait for requests. One that has got a request calls `end_with_program`."""
     thread = threading.get_ident()
-    is_at_work = thread in _working
-    _working.discard(thread)
+    is_at_work = may_wait and thread in _working
+    if is_at_work:
+        _working.discard(thread)
     try:
         yield
     finally:

@@ -93,9 +93,7 @@ class Sample(Draw):
     min_p: float = 0.0
     draw: int = 0
     by_source: bool = False
-    per_request: ClassVar = (
-        *("temperature", "seed", "top_k", "top_p", "min_p", "draw", "by_source"),
-    )
+    per_request: ClassVar = ("temperature", "seed", "top_k", "top_p", "min_p", "draw", "by_source")
     separates_groups: ClassVar = True
 
     def __post_init__(self) -> None:

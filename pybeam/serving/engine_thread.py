@@ -7,7 +7,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import Any, cast
 
 from pybeam.decoder import Decoder
@@ -65,7 +64,7 @@ class EngineThread(Arrivals):
         queue = self._queue
         while True:
             queue.expire()
-            with at_rest() if may_wait else nullcontext():
+            with at_rest(may_wait):
                 now, num_waiting, late, ticket = self._take(may_wait)
             queue.drop(late)
             if ticket is not None:

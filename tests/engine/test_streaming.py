@@ -70,7 +70,7 @@ def test_streams_may_begin_while_another_waits():
         for other in others:
             other.start()
         for _ in range(3000):
-            with streaming.at_rest():
+            with streaming.at_rest(True):
                 pass
     finally:
         stop.set()
