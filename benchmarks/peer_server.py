@@ -26,6 +26,7 @@ from fastapi import FastAPI
 
 from benchmarks import corpus
 from benchmarks.translation import MAX_LENGTH
+from pybeam import fixed_beam
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.server import logs
 from pybeam.server.app import build_app
@@ -206,7 +207,10 @@ def main() -> None:
     def start() -> FastAPI:
         service: Any = PeerService(**options)
         # what the shell asks of a decoder
-        decoder: Any = SimpleNamespace(model=SimpleNamespace(takes_features=False))
+        decoder: Any = SimpleNamespace(
+            model=SimpleNamespace(takes_features=False),
+            algorithm=fixed_beam(options["width"], max_length=MAX_LENGTH),
+        )
         directory = str(corpus.MODEL)
         model = ServedModel(NAME, directory, decoder, load_any_tokenizer(directory))
         service.start()

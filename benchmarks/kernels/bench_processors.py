@@ -142,6 +142,7 @@ def rows_of(backend: backends.Backend, num_beams: int, width: int, history: Tens
         longest=length,
         prefix_length=torch.zeros_like(slot),
         max_length=torch.full_like(slot, 256),
+        min_length=torch.zeros_like(slot),
         eos_ids=(2,),
     )
 
