@@ -29,5 +29,5 @@ inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
 inline Sums broadcast_sums(int32_t x) { return _mm256_set1_epi32(x); }
 inline Vec to_floats(Sums a) { return _mm256_cvtepi32_ps(a); }
 
-// Whether products are those of weights + 128, so that sums begin at -128 times the sum of x.
-constexpr bool kIsBiased = false;
+// Sums begin at zero.
+inline int32_t offset_of(const int8_t* /*x*/, int64_t /*size*/) { return 0; }

@@ -11,16 +11,30 @@ inline ByteVec load_bytes(const uint8_t* weight) {
 }
 
 // acc + the sums of the four products of every column.
+inline Sums add_products(Sums acc, ByteVec weight, __m256i x) {
+    // not the intrinsic, around which GCC 12 copies the sums from register to register
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(weight), "x"(x));
+    return acc;
+}
 inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
     int32_t four;
     std::memcpy(&four, x, sizeof four);
-    // not the intrinsic, around which GCC 12 copies the sums from register to register
-    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(weight), "x"(_mm256_set1_epi32(four)));
-    return acc;
+    return add_products(acc, weight, _mm256_set1_epi32(four));
 }
 
 inline Sums broadcast_sums(int32_t x) { return _mm256_set1_epi32(x); }
 inline Vec to_floats(Sums a) { return _mm256_cvtepi32_ps(a); }
 
-// Whether products are those of weights + 128, so that sums begin at -128 times the sum of x.
-constexpr bool kIsBiased = true;
+// Products are those of weights + 128, so sums begin at -128 times the sum of x.
+inline int32_t offset_of(const int8_t* x, int64_t size) {
+    const ByteVec ones = _mm256_set1_epi8(1);
+    Sums total = broadcast_sums(0);
+    int64_t k = 0;
+    for (; k + 4 * kWidth <= size; k += 4 * kWidth) {
+        total =
+            add_products(total, ones, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + k)));
+    }
+    auto of_all = static_cast<int32_t>(sum(to_floats(total)));  // exact: small integers
+    for (; k < size; ++k) of_all += x[k];
+    return -128 * of_all;
+}

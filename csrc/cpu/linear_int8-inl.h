@@ -8,19 +8,20 @@ constexpr float kLeastMagnitude = 0x1p-100f;
 inline float magnitude_of(const float* x, int64_t depth) {
     constexpr int kChains = 2;  // a chain of its own would wait for every sum
     const Vec zero = broadcast(0.0f);
-    Vec most[kChains], never[kChains];  // x * 0 is NaN for NaN and infinities
-    for (int i = 0; i < kChains; ++i) most[i] = never[i] = zero;
-    const auto note = [&](int i, Vec a) {
-        most[i] = max(sub(zero, negative_abs(a)), most[i]);
-        never[i] = fma(a, zero, never[i]);
-    };
+    Vec most[kChains];
+    for (int i = 0; i < kChains; ++i) most[i] = zero;
     int64_t k = 0;
     for (; k + kChains * kWidth <= depth; k += kChains * kWidth) {
-        for (int i = 0; i < kChains; ++i) note(i, load(x + k + i * kWidth));
+        for (int i = 0; i < kChains; ++i) {
+            most[i] = larger_magnitude(most[i], load(x + k + i * kWidth));
+        }
     }
-    for (; k < depth; k += kWidth) note(0, load_some(x + k, depth - k, 0.0f));
-    const bool is_finite = sum(add(never[0], never[1])) == 0.0f;
-    return is_finite ? largest(max(most[0], most[1])) : NAN;
+    for (; k < depth; k += kWidth) {
+        most[0] = larger_magnitude(most[0], load_some(x + k, depth - k, 0.0f));
+    }
+    const Vec of_lanes = larger_magnitude(most[0], most[1]);
+    // a product with zero is NaN for NaN and infinities
+    return sum(mul(of_lanes, zero)) == 0.0f ? largest(of_lanes) : NAN;
 }
 
 // q = round(x * 127 / max |x|). A row with NaN or infinities gets the scale NaN, so that all its
@@ -36,21 +37,16 @@ inline void quantise_row(const float* x, int64_t depth, const Int8Row& out) {
     }
     *out.scale = magnitude / 127.0f;
     const Vec inverse = broadcast(127.0f / magnitude);
-    Vec total = broadcast(0.0f);  // exact: a sum of small integers
     int64_t k = 0;
     for (; k + kWidth <= depth; k += kWidth) {
-        const Vec q = round(mul(load(x + k), inverse));
-        total = add(total, q);
-        store_rounded(out.values + k, q);
+        store_rounded(out.values + k, mul(load(x + k), inverse));
     }
     if (k < depth) {
         int8_t block[kWidth];
-        const Vec q = round(mul(load_some(x + k, depth - k, 0.0f), inverse));
-        total = add(total, q);
-        store_rounded(block, q);
+        store_rounded(block, mul(load_some(x + k, depth - k, 0.0f), inverse));
         std::memcpy(out.values + k, block, depth - k);
     }
-    *out.offset = kIsBiased ? -128 * static_cast<int32_t>(sum(total)) : 0;
+    *out.offset = offset_of(out.values, depth);
 }
 
 // Rows of int8 and what makes numbers of their products.
@@ -68,20 +64,27 @@ struct Int8Inputs {
 // Integers are summed exactly, and what follows is the same on every instruction set: products and
 // sums are rounded one by one.
 template <int kRows, int kFetched, class First>
-inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const First& first,
-                          const Results& results) {
+inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, const First& first,
+                          const Results& to) {
+    const Int8Inputs x = inputs;  // copies, which no store can change
+    const Results results = to;
     Sums acc[kRows][kSumsVecs];
     const int8_t* row[kRows];
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, c * kWidth);
         row[r] = x.rows.values + r * x.rows.stride;
+#pragma GCC unroll 8
+        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, c * kWidth);
     }
     for (int64_t k = 0; k < x.depth; ++k) {
         ByteVec weight[kSumsVecs];
+#pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) {
             weight[c] = load_bytes(panel[k * kPanel + c * kWidth].byte);
         }
+#pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
             for (int c = 0; c < kSumsVecs; ++c) {
                 acc[r][c] = add_products(acc[r][c], weight[c], row[r] + 4 * k);
             }
@@ -89,8 +92,10 @@ inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const First& 
         constexpr int kBytes = kFetched * kSumsVecs * kWidth;
         for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(x.next + k * kBytes + i, 0, 2);
     }
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
         const Vec scale = broadcast(x.rows.scale[r]);
+#pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) {
             const Vec scales = mul(scale, load(x.column_scale + c * kWidth));
             results.put(r, c * kWidth, mul(to_floats(acc[r][c]), scales));

@@ -71,6 +71,12 @@ inline float largest(Vec a) {
 // -|a|.
 inline Vec negative_abs(Vec a) { return _mm256_or_ps(a, broadcast(-0.0f)); }
 
+// The larger of a >= 0 and |b|, NaN where either is NaN: bits compare like numbers.
+inline Vec larger_magnitude(Vec a, Vec b) {
+    const __m256i bits = _mm256_castps_si256(_mm256_andnot_ps(broadcast(-0.0f), b));
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), bits));
+}
+
 // a where the sign bit of x is set, b elsewhere.
 inline Vec where_negative(Vec x, Vec a, Vec b) { return _mm256_blendv_ps(b, a, x); }
 

@@ -52,6 +52,12 @@ inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 // -|a|.
 inline Vec negative_abs(Vec a) { return _mm512_or_ps(a, broadcast(-0.0f)); }
 
+// The larger of a >= 0 and |b|, NaN where either is NaN: bits compare like numbers.
+inline Vec larger_magnitude(Vec a, Vec b) {
+    const __m512i bits = _mm512_castps_si512(_mm512_andnot_ps(broadcast(-0.0f), b));
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), bits));
+}
+
 // a where the sign bit of x is set, b elsewhere.
 inline Vec where_negative(Vec x, Vec a, Vec b) {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(x)), b, a);

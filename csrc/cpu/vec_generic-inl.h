@@ -73,6 +73,13 @@ inline Vec negative_abs(Vec a) {
                                  reinterpret_cast<IntVec>(broadcast(-0.0f)));
 }
 
+// The larger of a >= 0 and |b|, NaN where either is NaN: bits compare like numbers.
+inline Vec larger_magnitude(Vec a, Vec b) {
+    const IntVec bits = reinterpret_cast<IntVec>(b) & 0x7fffffff;
+    const IntVec most = reinterpret_cast<IntVec>(a);
+    return reinterpret_cast<Vec>(bits > most ? bits : most);
+}
+
 // a where the sign bit of x is set, b elsewhere.
 inline Vec where_negative(Vec x, Vec a, Vec b) {
     const IntVec is_negative = reinterpret_cast<IntVec>(x) >> 31;
