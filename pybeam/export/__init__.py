@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pybeam.arguments import ArgumentError
 from pybeam.export.features import export_features
 from pybeam.export.fireredasr import convert_fireredasr
+from pybeam.models.foreign import loader_of
 from pybeam.models.onnx import DECODER, ENCODER, FEATURES, SEARCH
 from pybeam.models.onnx.graphs import missing_package
 from pybeam.models.settings import GENERATION, read_settings
-from pybeam.text.json_files import is_ctranslate2, read_json
+from pybeam.text.json_files import read_json
 
 if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
@@ -68,7 +69,7 @@ def export_onnx(
     source, target = model.config.path.parent, Path(directory)
     if target.exists() and source.exists() and target.samefile(source):
         raise ArgumentError("directory", f"must not be that of the model itself, but is {target}")
-    if is_ctranslate2(source):
+    if loader_of(source) is not None:
         problem = f"must be of a folder of transformers, but is of {source}; export what that was made from"
         raise ArgumentError("model", problem)
     recorded = []

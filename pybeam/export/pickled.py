@@ -22,6 +22,7 @@ from torch import Tensor
 from pybeam.models.checkpoint import PREFIXES, TIED, shards_of
 from pybeam.models.tensor_files import NAMES, TensorWriter
 from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+from pybeam.text.zip_files import plain_parts
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 STORAGES = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
@@ -145,16 +146,9 @@ def read_pickle(path: Path, also: Sequence[type] = ()) -> Any:
 def _names_in_zip(file: IO[bytes]) -> Iterator[str]:
     """Yield what the pickle of a zip file names. Raises ValueError if its parts are not plain bytes."""
     with zipfile.ZipFile(file) as archive:
-        parts = archive.infolist()
-        names = [part.filename for part in parts]
-        if len(set(names)) < len(names) or len({name.partition("/")[0] for name in names}) != 1:
-            raise ValueError("two of its parts have one name, or they stand in several folders")
-        for part in parts:
-            is_plain = part.compress_type == zipfile.ZIP_STORED and not part.flag_bits & 1
-            if not is_plain or part.file_size != part.compress_size:
-                raise ValueError(f"{part.filename} is compressed or encrypted")
-        if sum(part.file_size for part in parts) > file.seek(0, 2):
-            raise ValueError("its parts overlap")
+        parts = plain_parts(archive, file.seek(0, 2))
+        if len({part.filename.partition("/")[0] for part in parts}) != 1:
+            raise ValueError("its parts stand in several folders")
         pickles = [part for part in parts if part.filename.partition("/")[2] == "data.pkl"]
         if len(pickles) != 1 or pickles[0].file_size > MAX_TEXT_BYTES:
             raise ValueError("it has no data.pkl, or one that is too large")

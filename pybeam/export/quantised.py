@@ -14,10 +14,11 @@ from tqdm import tqdm
 from pybeam.backends.packing import quantise
 from pybeam.export.folders import check_output, complete_folder, other_files
 from pybeam.models.checkpoint import QUANTISATION, SCALE, Checkpoint, is_quantised
+from pybeam.models.foreign import loader_of
 from pybeam.models.loading import load_checkpoint
 from pybeam.models.onnx import DECODER
 from pybeam.models.tensor_files import TensorWriter
-from pybeam.text.json_files import is_ctranslate2, read_json
+from pybeam.text.json_files import read_json
 
 if TYPE_CHECKING:
     from pybeam.models.tensor_files import StoredTensor
@@ -50,10 +51,10 @@ def quantize(
         raise ValueError(
             f"{source} holds ONNX graphs; quantise the directory that they were exported from"
         )
-    if is_ctranslate2(source):
+    if loader_of(source) is not None:
         raise ValueError(
-            f"{source} is a folder of CTranslate2, which is read as it is; load it with dtype='int8', or "
-            "quantise the folder that it was converted from"
+            f"{source} is a folder of CTranslate2 or Marian, which is read as it is; load it with "
+            "dtype='int8', or quantise the folder that it was converted from"
         )
     if is_quantised(source):
         raise ValueError(f"{source} is quantised already; load it as it is")

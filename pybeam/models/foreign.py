@@ -1,10 +1,14 @@
-"""Folders of models that `load_model` cannot read, and what to do about each."""
+"""Folders that other systems than transformers have written: who reads them, or what to do about each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pybeam.models.checkpoint import Checkpoint
+from pybeam.text.ctranslate2 import is_ctranslate2
+from pybeam.text.marian import is_marian
 
 # the checkpoint of a folder that must be converted first
 FIREREDASR = "model.pth.tar"
@@ -16,6 +20,22 @@ class Foreign(NamedTuple):
     is_one: Callable[[Path], bool]
     holds: str
     remedy: str
+
+
+def loader_of(directory: Path) -> Callable[..., tuple[Any, Checkpoint]] | None:
+    """Return what loads a model of another system from such a folder; None: it is no such folder.
+
+    Raises ValueError if config.json cannot be read.
+    """
+    if is_ctranslate2(directory):
+        from pybeam.models.ctranslate2.loading import load_binary
+
+        return load_binary
+    if is_marian(directory):
+        from pybeam.models.marian.loading import load_marian
+
+        return load_marian
+    return None
 
 
 def refuse_foreign(directory: Path) -> None:
@@ -46,9 +66,10 @@ FOREIGN = (
         "convert it once: `pybeam convert fireredasr {directory} --output OUT`",
     ),
     Foreign(
-        lambda path: _has(path, "*.npz"),
-        "*.npz, a model of Marian",
-        "convert it once with transformers' `convert_marian_to_pytorch`, and load what that writes",
+        lambda path: _has(path, "*.npz") and not is_marian(path),
+        "*.npz without decoder.yml, a model of Marian",
+        "write decoder.yml with its name as `models: [NAME]` and those of its two vocabularies as "
+        "`vocabs: [SOURCE, TARGET]`",
     ),
     Foreign(
         lambda path: _has(path, "*.gguf"),

@@ -27,7 +27,7 @@ from pybeam.models.transformer.config import (
     read_config,
 )
 from pybeam.models.transformer.model import Transformer
-from pybeam.text.json_files import is_ctranslate2, read_json
+from pybeam.text.json_files import read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
 
@@ -91,6 +91,9 @@ def load_model(
     layers compute what those of one of these do: a Translator's, a Generator's or Whisper's. Start, EOS and
     `suppress_ids` are those of its `config.json`, which CTranslate2 reads alone, too. Its int8 weights are
     taken over on a CPU with "auto" and "int8"; those of int16 become floats.
+
+    So is a folder of Marian (`decoder.yml` that names `model.npz` and vocabularies), if the model is a
+    transformer. Marian never generates the unknown word, unless `allow-unk` stands in `decoder.yml`.
 
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
     runs a directory with `decoder.onnx` (`pybeam.export.export_onnx`), on a CPU, in float32.
@@ -200,18 +203,19 @@ def load_checkpoint(
     """
     model: Transformer | CausalTransformer | Rnn
     with blaming(directory):
-        is_binary = is_ctranslate2(directory)
-        if is_binary:
-            from pybeam.models.ctranslate2.loading import load_binary
+        load = None
+        if _model_type(directory) is None:
+            from pybeam.models.foreign import loader_of
 
-            model, checkpoint = load_binary(directory, device, dtype, check_finite, eos_id)
+            load = loader_of(directory)
+        if load is not None:
+            model, checkpoint = load(directory, device, dtype, check_finite, eos_id)
         else:
             build = _architecture(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
             model = build(checkpoint, device, dtype)
-        checkpoint.close()
-        if not is_binary:
             model.settings = read_settings(directory)
+        checkpoint.close()
     num = sum(math.prod(checkpoint.stored[name].shape) for name in checkpoint.taken)
     model.num_parameters = num
     log.info("loaded %r from %s: %s parameters, %r", model, directory, f"{num:,}", model.settings)

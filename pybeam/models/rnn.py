@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from pybeam import backends
-from pybeam.backends import Backend, poison, torch_layers
+from pybeam.backends import Backend, torch_layers
 from pybeam.backends.arrays import resized
 from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
@@ -24,6 +24,7 @@ from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear
+from pybeam.models.row_states import RowStates
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import check_length, checked_ids
 from pybeam.models.weights import WeightReader
@@ -204,28 +205,27 @@ class LstmSession(Session):
         self, config: RnnConfig, dtype: torch.dtype, device: torch.device, backend: Backend
     ) -> None:
         self._config, self._device, self._backend = config, device, backend
+        # hidden and cell state of each layer
         shape = (config.num_layers, 2, config.hidden_size)
-        # [2, S, K, layers, 2, H], hidden and cell state of every entry, before its last token and after it.
-        # Both are kept, so that a step may be done again.
-        self._state = torch.zeros(2, 0, 0, *shape, dtype=dtype, device=device)
+        self._states = RowStates(shape, dtype, device, backend)
         # [cells, 1, H]
         self._pool = torch.zeros(0, 1, config.hidden_size, dtype=dtype, device=device)
         self._source = SourceCells(device)
 
     @abstractmethod
-    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
-        """Encode sources that have tokens. States go to cells [n], last states to slots."""
+    def _read(self, sources: Sequence[Tensor], cells: Tensor) -> Tensor:
+        """Encode sources that have tokens. States go to cells [n]; return last states [A, layers, 2, H]."""
 
     @abstractmethod
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits [R, V] of rows in these states [R, layers, 2, H], and their next states."""
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
-        self._state = resized(self._state, (2, num_slots, width, *self._state.shape[3:]))
+        self._states.reserve(num_slots, width)
         self._source.reserve(num_slots)
 
     def buffers(self) -> Sequence[Tensor]:
-        return self._state, self._pool, self._source.cell, self._source.length
+        return self._states.memory, self._pool, self._source.cell, self._source.length
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         """Return the bytes of encoder states. The states of rows are not counted."""
@@ -233,14 +233,12 @@ class LstmSession(Session):
 
     def release(self, slots: Sequence[int]) -> None:
         forget_pages([self._pool], self._source.release(slots))
-        poison.forget(self._state.select(1, slot) for slot in slots)
+        self._states.forget(slots)
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        device = self._device
-        begin = self._state[0, :, 0]  # [S, layers, 2, H], of each slot's first row
-        begin[to_device(slots, torch.long, device)] = 0.0
+        begin = self._states.begin(slots)  # [S, layers, 2, H]
         lengths = [source.numel() for source in sources]
         cells = self._source.allocate(slots, lengths)
         if self._source.num_cells > self._pool.shape[0]:
@@ -249,22 +247,16 @@ class LstmSession(Session):
         kept = [a for a, length in enumerate(lengths) if length]
         if not kept:
             return
-        self._read([sources[a] for a in kept], cells, [slots[a] for a in kept])
+        states = self._read([sources[a] for a in kept], cells)
+        begin[to_device([slots[a] for a in kept], torch.long, self._device)] = states
 
     def step(self, rows: Rows) -> Tensor:
-        before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
-        entry = rows.row_slot * self._state.shape[2] + rows.entry  # [R]
-        logits, new = self._write(rows, before.index_select(0, entry))
-        # padding rows have no state
-        target = torch.where(rows.cell < 0, -1, entry)
-        self._backend.scatter_rows(after, target, new)
+        logits, new = self._write(rows, self._states.read(rows))
+        self._states.write(rows, new)
         return logits
 
     def advance(self, source: Tensor, target: Tensor) -> None:
-        flat = self._state.flatten(0, 2)  # [2 S K, layers, 2, H]
-        # continue from the states after the last token, which are the second half
-        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)
-        self._backend.gather_rows([flat], source, target)
+        self._states.advance(source, target)
 
 
 class RnnSession(LstmSession):
@@ -274,17 +266,16 @@ class RnnSession(LstmSession):
         super().__init__(model.config, model.dtype, model.device, backend)
         self._model = model
 
-    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
-        model, device, begin = self._model, self._device, self._state[0, :, 0]
+    def _read(self, sources: Sequence[Tensor], cells: Tensor) -> Tensor:
+        model, device = self._model, self._device
         ids = [source.flip(0) if self._config.reverses_source else source for source in sources]
         # first tokens of all sources, longest source first, then second tokens: each step is a slice
         packed = pack_sequence(ids, enforce_sorted=False)
         lengths = [source.numel() for source in sources]
         place = pack_sequence(torch.arange(cells.numel()).split(lengths), False)
-        assert packed.sorted_indices is not None
-        order = packed.sorted_indices.tolist()
+        assert packed.unsorted_indices is not None
         x = model.encoder.embed(to_device(packed.data, torch.long, device))  # [n, embedding]
-        state = begin.new_zeros(len(sources), *begin.shape[1:])
+        state = x.new_zeros(len(sources), *self._states.memory.shape[3:])
         for layer, (hidden, cell) in zip(
             model.encoder.layers, (one.unbind(1) for one in state.unbind(1)), strict=True
         ):
@@ -297,7 +288,7 @@ class RnnSession(LstmSession):
             x = torch.cat(given)  # [n, H]
         cells = cells.index_select(0, to_device(place.data, torch.long, device))
         self._backend.scatter_rows(self._pool, cells, x[:, None])
-        begin[to_device([slots[a] for a in order], torch.long, device)] = state
+        return state[packed.unsorted_indices.to(device)]
 
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
         model = self._model

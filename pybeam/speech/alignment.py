@@ -20,8 +20,8 @@ from pybeam.models.base import Model
 from pybeam.models.transformer.attention import head_attention
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
-from pybeam.text.ctranslate2 import transformers_config
-from pybeam.text.json_files import is_ctranslate2, positive, read_json
+from pybeam.text.ctranslate2 import is_ctranslate2, transformers_config
+from pybeam.text.json_files import positive, read_json
 from pybeam.text.model_files import blaming
 
 # of Whisper's encoder: each position has two frames of 10 ms

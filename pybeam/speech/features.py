@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.ctranslate2.binary import whisper_sizes
-from pybeam.text.json_files import is_ctranslate2, positive, read_json
+from pybeam.text.ctranslate2 import is_ctranslate2
+from pybeam.text.json_files import positive, read_json
 from pybeam.text.model_files import blaming
 
 SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence

@@ -19,7 +19,8 @@ from pybeam.models.onnx import DECODER
 from pybeam.search.algorithms import Algorithm
 from pybeam.tasks.loaded import Folder
 from pybeam.tasks.search import folder_fields, folder_search
-from pybeam.text.json_files import is_ctranslate2, read_json
+from pybeam.text.ctranslate2 import is_ctranslate2
+from pybeam.text.json_files import read_json
 from pybeam.text.tokenizer import Tokenizers
 from pybeam.text.tokenizer_files import TokenizerFiles
 

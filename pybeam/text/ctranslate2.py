@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pybeam.text.json_files import BINARY, is_ctranslate2, read_json
+from pybeam.text.json_files import read_json
 from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
 from pybeam.text.subwords import MappedPieces
 
+# the weights of a folder that CTranslate2's converters have written
+BINARY = "model.bin"
 # of models whose config.json is silent
 SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 # which config.json of a Whisper model does not name
@@ -23,6 +25,15 @@ WHISPER_SPECIAL = {
     "decoder_start_token": "<|startoftranscript|>",
 }
 WHISPER_TASKS = ("transcribe", "translate")
+
+
+def is_ctranslate2(directory: Path) -> bool:
+    """Whether a folder has CTranslate2's weights, and no model of transformers beside them.
+
+    Raises ValueError if config.json cannot be read.
+    """
+    path = directory / "config.json"
+    return (directory / BINARY).exists() and not (path.exists() and "model_type" in read_json(path))
 
 
 @dataclass(frozen=True)

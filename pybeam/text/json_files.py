@@ -14,8 +14,6 @@ from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
 LARGEST = 2**31 - 1
 # so that no list of their names fills the memory before the first one is missed
 MAX_LAYERS = 10_000
-# the weights of a folder that CTranslate2's converters have written
-BINARY = "model.bin"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -38,15 +36,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, but holds {type(content).__name__}")
     return content
-
-
-def is_ctranslate2(directory: Path) -> bool:
-    """Whether a folder has CTranslate2's weights, and no model of transformers beside them.
-
-    Raises ValueError if config.json cannot be read.
-    """
-    path = directory / "config.json"
-    return (directory / BINARY).exists() and not (path.exists() and "model_type" in read_json(path))
 
 
 def positive(path: Path, config: dict[str, Any], name: str, most: int = LARGEST) -> int:

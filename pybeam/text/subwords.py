@@ -166,7 +166,7 @@ class MappedPieces(Pieces):
         self._id, self._target_id = source_ids, target_ids
         self._piece = {token_id: piece for piece, token_id in target_ids.items()}
         if "<unk>" not in source_ids or "<unk>" not in target_ids:
-            raise ValueError(f"vocab.json beside {source_path} must have the piece '<unk>'")
+            raise ValueError(f"the vocabulary beside {source_path} must have the piece '<unk>'")
 
     def encode(self, text: str) -> list[int]:
         return _ids(self._source.encode(text, out_type=str), self._id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pybeam.text.json_files import LARGEST, is_ctranslate2, read_json
+from pybeam.text.json_files import LARGEST, read_json
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces
 
 if TYPE_CHECKING:
-    from pybeam.text.ctranslate2 import Words
+    from pybeam.text import ctranslate2, marian
 
 # M2M100's tags, in the order of their ids, which transformers 5 no longer writes into the files
 M2M100_LANGUAGES = (
@@ -24,17 +24,18 @@ FIREREDASR = ("dict.txt", "train_bpe1000.model")
 
 
 class TokenizerFiles:
-    """The JSON files of a model directory, read once; `words` are those of a folder of CTranslate2."""
+    """The JSON files of a model directory, read once; `words` are those of another system's folder."""
 
-    words: Words | None
+    words: ctranslate2.Words | marian.Words | None
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.config, self.words = self._read("config.json"), None
-        if is_ctranslate2(directory):
-            from pybeam.text.ctranslate2 import read_words
+        if "model_type" not in self.config:
+            from pybeam.text.foreign import read_words
 
             self.words = read_words(directory)
+        if self.words is not None:
             self.config = self.words.transformers_config
         self.generation_config = self._read("generation_config.json")
         self.tokenizer_config = self._read("tokenizer_config.json")

@@ -219,8 +219,8 @@ REFUSED: dict[str, tuple[str, Rewrite]] = {
         f"{CONVERTED}adapter_config.json, a LoRA .* merge them once: .*merge_and_unload",
         holding("adapter_config.json", "adapter_model.safetensors"),
     ),
-    "Marian's own": (
-        f"{CONVERTED}.*npz, a model of Marian; convert",
+    "Marian's weights without `decoder.yml`": (
+        f"{CONVERTED}.*npz without decoder.yml, a model of Marian; write decoder.yml",
         holding("model.npz", "vocab.yml"),
     ),
     "fairseq": (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pybeam.compat.ctranslate2.recipe import HARD_PREFIX as HARD_PREFIX
 from pybeam.compat.ctranslate2.recipe import HardPrefix as HardPrefix
 from pybeam.compat.ctranslate2.recipe import beam_search
-from pybeam.text.json_files import BINARY
+from pybeam.text.ctranslate2 import BINARY
 
 if TYPE_CHECKING:
     from pybeam.compat.ctranslate2.decoding import set_random_seed

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pybeam.models.base import Model
-from pybeam.text.ctranslate2 import Words, read_words
-from pybeam.text.json_files import is_ctranslate2
+from pybeam.text.ctranslate2 import Words, is_ctranslate2, read_words
 from pybeam.text.tokenizer import load_vocabularies
 
 UNKNOWN = ("<unk>", "[UNK]", "<|endoftext|>")

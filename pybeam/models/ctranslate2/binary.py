@@ -11,7 +11,7 @@ from typing import IO, Any
 import torch
 
 from pybeam.models.tensor_files import StoredTensor
-from pybeam.text.json_files import BINARY
+from pybeam.text.ctranslate2 import BINARY
 from pybeam.text.model_files import regular_file
 
 # versions of the file's format; other numbers than these need another reader

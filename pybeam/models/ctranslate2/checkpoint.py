@@ -12,6 +12,7 @@ from torch import Tensor
 from pybeam.backends.packing import LARGEST, Quantised
 from pybeam.models.checkpoint import FLOATS, SCALE, Checkpoint
 from pybeam.models.ctranslate2.binary import Binary
+from pybeam.models.padded import PaddedTensor
 from pybeam.models.tensor_files import StoredTensor
 
 # what stands behind the last "/" of a name
@@ -25,38 +26,24 @@ GLOBAL_INT16_SCALE = 1000.0
 
 
 @dataclass(frozen=True)
-class BinaryTensor(StoredTensor):
-    """A tensor of `model.bin`, which may be integers, and may have rows of zeros behind those of the file.
+class BinaryTensor(PaddedTensor):
+    """A tensor of `model.bin`, which may be integers.
 
     Attributes:
         scale: of integers: a number is ``integer / scale``; of each row [rows], or of all [].
-        num_zeros: how many rows of zeros; `shape` counts them.
     """
 
     scale: Tensor | None = None
-    num_zeros: int = 0
 
-    @property
-    def num_rows(self) -> int:
-        """Return the number of rows that the file has."""
-        return self.shape[0] - self.num_zeros
-
-    def read(self, rows: slice = slice(None)) -> Tensor:
-        """Read the tensor, or some rows of it, as floats."""
-        if self.scale is None and not self.num_zeros:
-            return super().read(rows)
-        first, last, _ = rows.indices(self.shape[0])
-        own = slice(min(first, self.num_rows), min(last, self.num_rows))
-        held = super().read(own)
-        if self.scale is not None:
-            scale = self.scale[own] if self.scale.ndim else self.scale
-            held = held / scale.view(-1, *[1] * (held.ndim - 1))
-        zeros = held.new_zeros(last - first - len(held), *held.shape[1:])
-        return torch.cat((held, zeros))
+    def held(self, rows: slice = slice(None)) -> Tensor:
+        held = super().held(rows)
+        if self.scale is None:
+            return held
+        scale = self.scale[rows] if self.scale.ndim else self.scale
+        return held / scale.view(-1, *[1] * (held.ndim - 1))
 
     def mapped(self) -> Tensor | None:
-        """Return the tensor as the file's own memory; None: the file holds other numbers, or fewer."""
-        return None if self.scale is not None or self.num_zeros else super().mapped()
+        return None if self.scale is not None else super().mapped()
 
 
 class BinaryCheckpoint(Checkpoint):
@@ -159,7 +146,7 @@ def _with_scale(binary: Binary, name: str, tensor: StoredTensor, num_zeros: int)
             f"but is {dtype}; load the model that it was converted from"
         )
     shape = (tensor.shape[0] + num_zeros, *tensor.shape[1:])
-    return BinaryTensor(tensor.path, dtype, shape, tensor.begin, scale, num_zeros)
+    return BinaryTensor(tensor.path, dtype, shape, tensor.begin, num_zeros, scale)
 
 
 class _Names:

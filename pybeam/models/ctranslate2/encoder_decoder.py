@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pybeam.models.ctranslate2.binary import Binary
 from pybeam.models.ctranslate2.checkpoint import BinaryCheckpoint
 from pybeam.models.ctranslate2.facts import StackReader
-from pybeam.models.transformer.assembly import Assembly
 from pybeam.models.transformer.config import (
     MAX_DISTANCE,
     Convolution,
@@ -21,11 +19,9 @@ from pybeam.models.transformer.config import (
     TransformerConfig,
 )
 from pybeam.models.transformer.facts import StackFacts
-from pybeam.models.transformer.positions import tensor2tensor_table
+from pybeam.models.transformer.given import COMPUTED_POSITIONS, GivenAssembly
 from pybeam.text.ctranslate2 import Words
 
-# of a table that is computed: longer inputs than these models were trained on
-COMPUTED_POSITIONS = 4096
 RELATIVE = "{}/layer_{}/self_attention/relative_attention_bias"
 
 
@@ -64,7 +60,11 @@ def build(
         eos_id=eos_ids[0],
         other_eos_ids=eos_ids[1:],
     )
-    assembly = BinaryAssembly(config, checkpoint, device, dtype, facts, starts_from_zero)
+    assembly = GivenAssembly(
+        *(config, checkpoint, device, dtype, facts),
+        starts_from_zero=starts_from_zero,
+        first_position=1,
+    )
     return assembly.model(), checkpoint
 
 
@@ -224,42 +224,3 @@ def _relative(binary: Binary, reads: dict[str, StackReader]) -> RelativePosition
             f"distance more than half of that and at most {MAX_DISTANCE}, but have {buckets} and {distance}"
         )
     return RelativePositions(buckets, distance)
-
-
-class BinaryAssembly(Assembly):
-    """Builds a model from `model.bin`, by facts that the file gives."""
-
-    def __init__(
-        self,
-        config: TransformerConfig,
-        checkpoint: BinaryCheckpoint,
-        device: torch.device,
-        dtype: torch.dtype | None,
-        facts: dict[str, StackFacts],
-        starts_from_zero: bool,
-    ) -> None:
-        self._own_facts, self._starts_from_zero = facts, starts_from_zero
-        super().__init__(config, checkpoint, device, dtype)
-
-    def _facts(self, name: str) -> StackFacts:
-        return self._own_facts[name]
-
-    def _logit_bias(self) -> Tensor | None:
-        output = "proj_out" if self.config.model_type == "whisper" else "lm_head"
-        num = self.config.vocab_size - self._starts_from_zero
-        name, bias = f"{output}.bias", None
-        if name in self.checkpoint:
-            bias = self._take(name, num)
-        if self._starts_from_zero:
-            if bias is None:
-                bias = torch.zeros(num, dtype=self.reader.dtype, device=self.reader.device)
-            # nothing but the start has the embedding of zeros
-            bias = torch.cat((bias, bias.new_full((1,), -torch.inf)))
-        return bias
-
-    def _positions(self, stack: str) -> Tensor:
-        if f"{stack}.embed_positions.weight" in self.checkpoint:
-            return super()._positions(stack)
-        table = tensor2tensor_table(1 + COMPUTED_POSITIONS, self.config.hidden_size)
-        # the first position is 1
-        return table[1:].to(device=self.reader.device, dtype=self.reader.dtype)

@@ -41,12 +41,12 @@ class OnnxRnnSession(LstmSession):
         super().__init__(model.config, model.dtype, model.device, backend)
         self._model = model
 
-    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
+    def _read(self, sources: Sequence[Tensor], cells: Tensor) -> Tensor:
         token, length = padded(sources)
         states, last = self._model.encoder((token, length), "states", "last")
         kept = counted(token.shape[1], length)  # [B, E]
         self._pool[cells.long(), 0] = states[kept]
-        self._state[0, list(slots), 0] = last
+        return last
 
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
         logits, new = old.new_empty(len(old), self._model.vocab_size), torch.empty_like(old)

@@ -92,7 +92,7 @@ class Assembly:
 
     def _weights(self) -> Weights:
         # first what is large: it needs the most memory beside itself while it is packed
-        cross_key_value = StackReader(self.reader, self._facts("decoder")).cross_key_value()
+        cross_key_value = self._stack_reader("decoder").cross_key_value()
         return Weights(
             config=self.config,
             encoder=self._encoder(),
@@ -199,9 +199,13 @@ class Assembly:
             has_inner_bias=not is_relative,
         )
 
+    def _stack_reader(self, name: str) -> StackReader:
+        """Return what reads the layers of a stack."""
+        return StackReader(self.reader, self._facts(name))
+
     def _stack(self, name: str, table: TokenTable | None) -> Stack:
         config, family, facts = self.config, self.config.family, self._facts(name)
-        reader, is_relative = StackReader(self.reader, facts), config.relative is not None
+        reader, is_relative = self._stack_reader(name), config.relative is not None
         final = "final_layer_norm" if is_relative else "layer_norm"
         final_norm = reader.norm(final) if family.has_final_norm else None
         if final_norm is not None and name == "decoder":

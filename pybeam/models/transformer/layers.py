@@ -158,9 +158,7 @@ class Stack:
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
-    def project(
-        self, layer: Layer, y: Tensor, place: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, layer: Layer, y: Tensor, place: Tensor | None) -> tuple[Tensor, ...]:
         """Return queries [n, H, D], keys and values [n, G, D] of normalised states y [n, d].
 
         `place` [n] int32 are the rows of rotary tables.

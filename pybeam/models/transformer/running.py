@@ -22,8 +22,8 @@ from pybeam.models.transformer.norms import joined
 
 # tokens [n] and their rows [n] in tables of positions, both int32, or hidden states [n, d]
 Inputs = Tensor | tuple[Tensor, Tensor]
-# the attention of layer i for its query, key and value; None: nobody reads it
-OwnAttention = Callable[[int, Layer, Tensor, Tensor, Tensor], Tensor | None]
+# the attention of layer i for what its stack projects: query, key and value; None: nobody reads it
+OwnAttention = Callable[..., Tensor | None]
 # the attention of layer i over encoder states for its query
 CrossAttention = Callable[[int, Tensor], Tensor]
 
@@ -103,8 +103,7 @@ def run_layers(
     norm = stack.following(0)
     y = x if norm is None else norm(x)
     for i, layer in enumerate(stack.layers):
-        query, key, value = stack.project(layer, y, place)
-        attended = own(i, layer, query, key, value)
+        attended = own(i, layer, *stack.project(layer, y, place))
         if attended is None:
             return None
         attended, following = attended.flatten(1), stack.following(i + 1)

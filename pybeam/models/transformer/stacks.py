@@ -68,7 +68,7 @@ class StackReader:
 
         # matrices stand in memory in the order in which a step reads them
         qkv = self._qkv(prefix)
-        self_out = linear(names.self_out, d, attended, facts.has_out_bias)
+        self_out = self._self_out(prefix)
         inner: Linear | GatedLinear | Callable[[Tensor], Tensor]
         inner_out: Linear | Experts
         if experts is not None and i in experts.layers:
@@ -112,6 +112,11 @@ class StackReader:
         if facts.is_grouped:
             order = _grouped(facts.num_heads, facts.num_key_heads, facts.head_size)
         return self._linear(names, rows, facts.hidden_size, has_bias, order=order)
+
+    def _self_out(self, prefix: str) -> Linear:
+        facts = self._facts
+        name, columns = prefix + facts.names.self_out, facts.qkv_rows[0]
+        return self._linear([name], [facts.hidden_size], columns, [facts.has_out_bias])
 
     def _inner(self, prefix: str) -> Linear | GatedLinear:
         facts = self._facts

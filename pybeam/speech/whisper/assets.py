@@ -14,8 +14,8 @@ from pybeam.models.base import Model
 from pybeam.models.ctranslate2.binary import whisper_sizes
 from pybeam.processors import Processor
 from pybeam.speech.features import WhisperFeatureExtractor, load_feature_extractor
-from pybeam.text.ctranslate2 import transformers_config
-from pybeam.text.json_files import is_ctranslate2, positive, read_json
+from pybeam.text.ctranslate2 import is_ctranslate2, transformers_config
+from pybeam.text.json_files import positive, read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import Tokenizer, load_tokenizer, load_vocabularies
 

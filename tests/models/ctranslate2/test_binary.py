@@ -188,7 +188,9 @@ def test_odd_files_beside_it_are_refused(name, content, problem, generator, tmp_
 
 
 def test_other_programs_say_that_they_cannot_take_it(translator, tmp_path):
-    with pytest.raises(ValueError, match="is a folder of CTranslate2, which is read as it is"):
+    with pytest.raises(
+        ValueError, match="is a folder of CTranslate2 or Marian, which is read as it is"
+    ):
         pybeam.quantize(translator, tmp_path / "int8")
     model = pybeam.load_model(translator, device="cpu")
     pytest.importorskip("onnx_ir")

@@ -1,0 +1,1 @@
+"""Folders of Marian, as its training writes them."""
