@@ -6,7 +6,7 @@ import copy
 import threading
 import weakref
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -95,6 +95,15 @@ class Loaded(InProcess, ABC):
         # None: off unless stderr is a terminal
         is_off = None if self._folder.progress else True
         return tqdm(total=total, unit=f" {self.item}s", delay=BAR_DELAY, disable=is_off)
+
+
+def several(sources: Any, check: Callable[[Any], None]) -> Iterable[Any]:
+    """Return several sources. Those of a list or a tuple are checked first, and so is what is not several."""
+    if isinstance(sources, str | bytes | dict) or not isinstance(sources, Iterable):
+        check(sources)
+    for source in sources if isinstance(sources, list | tuple) else ():
+        check(source)
+    return sources
 
 
 def check_on_error(on_error: str) -> None:

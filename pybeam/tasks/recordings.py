@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -94,14 +93,10 @@ def is_one(given: Any) -> bool:
     return is_recording(given) or isinstance(given, Recording)
 
 
-def several(given: Any) -> Iterable[Any]:
-    """Return several recordings. Raises TypeError for what is none; those of a list are looked at."""
-    if isinstance(given, bytes | dict) or not isinstance(given, Iterable):
+def check_one(given: Any) -> None:
+    """Raise TypeError for what is no recording."""
+    if not isinstance(given, Recording):
         check_recording(given)
-    for one in given if isinstance(given, list | tuple) else ():
-        if not isinstance(one, Recording):
-            check_recording(one)
-    return given
 
 
 def _fail(error: Exception) -> Tensor:

@@ -21,8 +21,8 @@ from pybeam.speech.whisper import (
     TranscriptionOptions,
     beam_search,
 )
-from pybeam.tasks.loaded import Folder, Loaded, check_on_error, raised
-from pybeam.tasks.recordings import Sounds, is_one, several
+from pybeam.tasks.loaded import Folder, Loaded, check_on_error, raised, several
+from pybeam.tasks.recordings import Sounds, check_one, is_one
 from pybeam.tasks.served import Served
 
 # windows of all recordings that are decoded at a time, as many as a `pybeam.Transcriber` decodes
@@ -198,7 +198,7 @@ class WhisperRecognizer(Loaded):
         if is_one(recordings):
             return raised(await served.transcript(0, recordings), on_error)
         # read before any work is there that nobody would await if reading failed
-        listed = list(several(recordings))
+        listed = list(several(recordings, check_one))
         work = [served.transcript(*one) for one in enumerate(listed)]
         return [raised(one, on_error) for one in await asyncio.gather(*work)]
 
@@ -219,7 +219,7 @@ class WhisperRecognizer(Loaded):
         if is_one(recordings):
             return served.segments(recordings)
         if not isinstance(recordings, AsyncIterable):
-            recordings = several(recordings)
+            recordings = several(recordings, check_one)
         return served.transcripts(recordings, on_error, self.decoder.schedule.n)
 
     def _served_with(
@@ -242,7 +242,7 @@ class WhisperRecognizer(Loaded):
         options: dict[str, Any],
     ) -> Iterator[Transcript | Exception]:
         """Return the transcripts of recordings in their order."""
-        return _in_order(self._news(several(recordings), vad, search, options), on_error)
+        return _in_order(self._news(several(recordings, check_one), vad, search, options), on_error)
 
     def _news(
         self,

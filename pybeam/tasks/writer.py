@@ -23,7 +23,7 @@ from pybeam.decoder import DecodeError, OnError
 from pybeam.request import Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import overridden
-from pybeam.tasks.loaded import Loaded, check_on_error, raised, start_service
+from pybeam.tasks.loaded import Loaded, check_on_error, raised, several, start_service
 from pybeam.tasks.output import Output
 from pybeam.text.deltas import TextDeltas
 
@@ -133,14 +133,6 @@ class Writer(Loaded):
         search = overridden(self.decoder.algorithm, request, None, 0)
         return search.n_best * search.num_groups > 1
 
-    def _several(self, sources: Any) -> Iterable[Any]:
-        """Return several sources. Those of a list or a tuple are checked first."""
-        if isinstance(sources, str | bytes | dict) or not isinstance(sources, Iterable):
-            self._check(sources)
-        for source in sources if isinstance(sources, list | tuple) else ():
-            self._check(source)
-        return sources
-
     def _answers(
         self, sources: Any, search: Algorithm | None, on_error: OnError, how: dict[str, Any]
     ) -> Any:
@@ -150,7 +142,7 @@ class Writer(Loaded):
         if self._is_one(sources):
             [result] = asked._results([sources], call)
             return raised(call.answer(result), on_error)
-        sources = self._several(sources)
+        sources = several(sources, self._check)
         total = len(sources) if isinstance(sources, Sized) else None
         with self._bar(total) as bar:
             results = []
@@ -185,7 +177,7 @@ class Writer(Loaded):
         call = asked._call(**options)
         if self._is_one(sources):
             return asked._pieces(sources, call)
-        results = asked._results(self._several(sources), call)
+        results = asked._results(several(sources, self._check), call)
         return (raised(call.answer(result), on_error) for result in results)
 
     def astream(
@@ -211,7 +203,7 @@ class Writer(Loaded):
             return asked._aresults(sources, call, on_error)
         if self._is_one(sources):
             return asked._apieces(sources, call)
-        return asked._aresults(self._several(sources), call, on_error)
+        return asked._aresults(several(sources, self._check), call, on_error)
 
     def _asked(self, search: Algorithm | None, on_error: str) -> Self:
         """Return who answers with this search. Raises ValueError unless `on_error` means something."""
@@ -281,7 +273,7 @@ class Writer(Loaded):
         if self._is_one(sources):
             return raised(call.answer(await asked._result(0, sources, call)), on_error)
         # read before any work is there that nobody would await if reading failed
-        listed = list(self._several(sources))
+        listed = list(several(sources, self._check))
         work = [asked._result(*one, call) for one in enumerate(listed)]
         return _checked(await asyncio.gather(*work), call, on_error)
 
