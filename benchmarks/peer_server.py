@@ -32,7 +32,7 @@ from pybeam.server import logs
 from pybeam.server.app import build_app
 from pybeam.server.lifecycle import serve
 from pybeam.server.metrics import Metrics
-from pybeam.server.models import ServedModel, load_any_tokenizer
+from pybeam.server.models import ServedModel, load_tokenizers
 from pybeam.server.settings import Settings
 from pybeam.serving import DeadlineExceeded, QueueFull, ServedResult, ServiceClosed, ServiceStatus
 from pybeam.serving.answers import Times
@@ -212,7 +212,7 @@ def main() -> None:
             algorithm=fixed_beam(options["width"], max_length=MAX_LENGTH),
         )
         directory = str(corpus.MODEL)
-        model = ServedModel(NAME, directory, decoder, load_any_tokenizer(directory))
+        model = ServedModel(NAME, directory, decoder, load_tokenizers(directory))
         service.start()
         return build_app(service, {NAME: model}, Metrics(), settings=settings)
 

@@ -256,13 +256,14 @@ def load_models(
 
 def load_model(name: str, setup: Setup) -> ServedModel:
     """Load a model and build its decoder. Raises ClickException if it cannot be read."""
-    from pybeam.server.models import ServedModel, load_any_tokenizer
+    from pybeam.server.models import ServedModel, for_any_language, load_tokenizers
     from pybeam.serving.transcripts import ServedTranscripts
     from pybeam.speech.whisper.assets import whisper_config
 
     replicas = [model.load_model() for model in setup.by_device()]
     with as_failures():
-        tokenizer = load_any_tokenizer(setup.first_dir)
+        tokenizers = load_tokenizers(setup.first_dir)
+        tokenizer = for_any_language(tokenizers)
     algorithm = setup.build_algorithm(tokenizer)
     decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
     transcripts = None
@@ -276,4 +277,6 @@ def load_model(name: str, setup: Setup) -> ServedModel:
                 setup.schedule,
                 setup.device.backend,
             )
-        return ServedModel(name, setup.first_dir, decoders[0], tokenizer, transcripts, decoders[1:])
+        return ServedModel(
+            name, setup.first_dir, decoders[0], tokenizers, transcripts, decoders[1:]
+        )

@@ -13,7 +13,7 @@ from pybeam.server.errors import APIError
 from pybeam.serving import ServedResult
 from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
-from pybeam.text.tokenizer import Tokenizer, load_languages, load_tokenizer, load_vocabularies
+from pybeam.text.tokenizer import Tokenizer, Tokenizers, load_vocabularies
 
 # how a name says its languages: es-en, bible-es-en, opus-mt-es-en
 PAIR = re.compile(r"(?:.*[-_])?([a-z]{2,3})-([a-z]{2,3})")
@@ -21,15 +21,23 @@ PAIR = re.compile(r"(?:.*[-_])?([a-z]{2,3})-([a-z]{2,3})")
 MAX_TOKENIZERS = 64
 
 
-def load_any_tokenizer(directory: str) -> Tokenizer | None:
-    """Load a tokenizer for target texts, whatever the languages; None: there are no tokenizer's files."""
+def load_tokenizers(directory: str) -> Tokenizers | None:
+    """Load the tokenizers of a folder; None: there are no tokenizer's files."""
     try:
-        return load_tokenizer(directory)
+        return Tokenizers(directory)
     except FileNotFoundError:
         return None
+
+
+def for_any_language(tokenizers: Tokenizers | None) -> Tokenizer | None:
+    """Return a tokenizer for target texts, whatever the languages; None: there is none."""
+    if tokenizers is None:
+        return None
+    try:
+        return tokenizers.of()
     except ArgumentError:  # it must be told languages
-        language = load_languages(directory)[1][0]
-        return load_tokenizer(directory, language, language)
+        language = tokenizers.languages[1][0]
+        return tokenizers.of(language, language)
 
 
 class Languages(NamedTuple):
@@ -51,7 +59,7 @@ class ServedModel:
         name: what requests call it.
         directory: the files.
         decoder: the model and its search.
-        tokenizer: for texts of the model, whatever the languages; None: it has ids alone.
+        tokenizers: for texts of the model; None: it has ids alone.
         transcripts: transcribe recordings of any length; None: each is one source.
         others: the same model and search on other devices.
     """
@@ -61,16 +69,17 @@ class ServedModel:
         name: str,
         directory: str,
         decoder: Decoder,
-        tokenizer: Tokenizer | None,
+        tokenizers: Tokenizers | None,
         transcripts: ServedTranscripts | None = None,
         others: Sequence[Decoder] = (),
     ) -> None:
         self.name, self.directory, self.decoder = name, directory, decoder
         self.decoders = decoder, *others
         self.transcripts = transcripts
-        self.plain_tokenizer = tokenizer
+        # for target texts
+        self.plain_tokenizer = for_any_language(tokenizers)
         self.takes_sound = decoder.model.takes_features
-        tags = load_languages(directory)
+        tags = tokenizers.languages if tokenizers else ([], [])
         self.has_tags = bool(tags[1])
         named = PAIR.fullmatch(name)
         sources, targets = (tuple(tags[i]) or (named and (named[i + 1],)) or None for i in range(2))
@@ -80,7 +89,9 @@ class ServedModel:
         self._pieces = {i: piece for piece, i in vocabularies[1].items()}
         # what turns recordings into sources
         self.extractor = load_feature_extractor(directory) if self.takes_sound else None
-        self._loaded = lru_cache(MAX_TOKENIZERS)(self._load_tokenizer)
+        self._between = None
+        if tokenizers is not None:
+            self._between = lru_cache(MAX_TOKENIZERS)(tokenizers.of)
 
     def tokenizer(self, source: str | None = None, target: str | None = None) -> Tokenizer:
         """Return the tokenizer for these languages.
@@ -95,19 +106,14 @@ class ServedModel:
                 raise APIError(
                     422, f"the model {self.name!r} does not know the language {language!r}", field
                 )
+        if self._between is None:
+            raise APIError(422, f"the model {self.name!r} has no tokenizer; send token ids")
         try:
-            return self._loaded(
+            return self._between(
                 source if self._takes_source_tag else None, target if self.has_tags else None
             )
         except ArgumentError as error:
             raise APIError(422, f"`{error.name}` {error.problem}", error.name) from error
-
-    def _load_tokenizer(self, source: str | None, target: str | None) -> Tokenizer:
-        if self.plain_tokenizer is None:
-            raise APIError(422, f"the model {self.name!r} has no tokenizer; send token ids")
-        if not self.has_tags:
-            return self.plain_tokenizer
-        return load_tokenizer(self.directory, source, target)
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of generated tokens; "" for a model without a tokenizer."""

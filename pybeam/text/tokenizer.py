@@ -164,7 +164,8 @@ class Tokenizers:
         path, eos_id: as for `load_tokenizer`.
 
     Attributes:
-        languages: those that sources and targets are tagged with; see `load_languages`.
+        languages: those that sources and targets are tagged with, by the names of `load_tokenizer`. A list is
+            empty where there are no tags: a Marian model tags targets alone.
 
     Raises:
         FileNotFoundError, ValueError: as `load_tokenizer`.
@@ -242,18 +243,6 @@ def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
             return load_pieces(files).vocabularies()
     except FileNotFoundError:
         return None
-
-
-def load_languages(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
-    """List the languages that the tokenizer of a model directory tags sources and targets with.
-
-    They are named as `load_tokenizer` takes them. A list is empty where there are no tags: a Marian model
-    tags targets alone. Both are empty without tokenizer files. Raises ValueError if a file is broken.
-    """
-    try:
-        return Tokenizers(path).languages
-    except FileNotFoundError:
-        return [], []
 
 
 def _framed(

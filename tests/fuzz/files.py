@@ -21,7 +21,6 @@ from pybeam.models import ConformerTransformer, SpeechTransformer
 from pybeam.models.base import Model
 from pybeam.models.onnx.model import OnnxSpeechModel
 from pybeam.speech.whisper.assets import load_transcription
-from pybeam.text.tokenizer import load_languages
 
 # these may be said of a file; DecodeError holds the errors of requests
 SAID = (ValueError, TypeError, OSError)
@@ -170,7 +169,6 @@ def read_texts(directory: Path) -> None:
 def read_languages(directory: Path) -> None:
     tokenizer = pybeam.load_tokenizer(directory, "es", "en")
     tokenizer.decode(tokenizer.encode("Y el rey dijo: a b c é")[:5])
-    load_languages(directory)
 
 
 def transcribe(directory: Path) -> None:

@@ -9,7 +9,7 @@ import sentencepiece
 
 import pybeam
 from pybeam.server.errors import APIError
-from pybeam.server.models import Languages, ServedModel, ServedModels, load_any_tokenizer
+from pybeam.server.models import Languages, ServedModel, ServedModels, load_tokenizers
 from support.paths import MODEL
 from support.server_app import decoder, run, served
 
@@ -28,7 +28,7 @@ def tagged(tmp_path_factory):
     pieces = [model.id_to_piece(i) for i in range(size - 3)] + ["__es__", "__en__", "__fr__"]
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     (directory / "vocab.json").write_text(json.dumps(vocabulary))
-    return ServedModel("many", str(directory), decoder(), load_any_tokenizer(str(directory)))
+    return ServedModel("many", str(directory), decoder(), load_tokenizers(str(directory)))
 
 
 def test_languages_of_the_files(tagged):
@@ -113,7 +113,7 @@ def test_a_tag_counts_as_generate_counts_it(tagged):
 
 def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
     shutil.copy(MODEL / "config.json", tmp_path)
-    assert load_any_tokenizer(str(tmp_path)) is None
+    assert load_tokenizers(str(tmp_path)) is None
     model = ServedModel("ids", str(tmp_path), decoder(), None)
 
     async def test(client):

@@ -14,6 +14,7 @@ from pybeam.server.models import ServedModel
 from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import format_transcript, read_wav
 from pybeam.speech.whisper import beam_search
+from pybeam.text.tokenizer import Tokenizers
 from support.server_app import run
 from support.speech_models import tone
 from support.tiny_whisper import save_whisper
@@ -31,8 +32,7 @@ def served(tmp_path_factory) -> ServedModel:
         "tiny (windows)", model, str(directory), beam_search(2), schedule
     )
     decoder = pybeam.Decoder(model, pybeam.fixed_beam(2), log_probs=True)
-    tokenizer = pybeam.load_tokenizer(directory)
-    return ServedModel("tiny", str(directory), decoder, tokenizer, transcripts)
+    return ServedModel("tiny", str(directory), decoder, Tokenizers(directory), transcripts)
 
 
 def wav(num: int, seed: int = 0) -> bytes:

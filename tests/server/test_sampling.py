@@ -7,6 +7,7 @@ import pytest
 import pybeam
 from pybeam import processors
 from pybeam.server.models import ServedModel
+from pybeam.text.tokenizer import Tokenizers
 from support import server_app
 from support.paths import MODEL
 
@@ -17,7 +18,7 @@ SEARCH = pybeam.sample(top_k=40, max_length=24)
 @pytest.fixture(scope="module")
 def model() -> ServedModel:
     decoder = pybeam.Decoder(pybeam.load_model(MODEL), SEARCH, log_probs=True)
-    return ServedModel("es-en", str(MODEL), decoder, pybeam.load_tokenizer(MODEL))
+    return ServedModel("es-en", str(MODEL), decoder, Tokenizers(MODEL))
 
 
 def asked(model: ServedModel, *bodies: dict, path: str = "completions") -> list[dict]:
@@ -73,7 +74,7 @@ def test_temperature_zero_searches_with_a_beam(model):
 def test_a_server_that_draws_several_outputs_leaves_no_choice_to_n(model, temperature):
     """The best of its draws would be no draw."""
     several = pybeam.Decoder(model.decoder.model, pybeam.sample(3, max_length=24), log_probs=True)
-    served = ServedModel("es-en", str(MODEL), several, model.plain_tokenizer)
+    served = ServedModel("es-en", str(MODEL), several, Tokenizers(MODEL))
     [found] = asked(served, {"prompt": LINES[1], "n": 2, "temperature": temperature})
     assert found["error"]["param"] == "n" and "this server draws 3" in found["error"]["message"]
 

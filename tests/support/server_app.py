@@ -16,6 +16,7 @@ from pybeam.server.auth import Keys
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel
 from pybeam.server.settings import Settings
+from pybeam.text.tokenizer import Tokenizers
 from support.paths import MODEL
 
 SEARCH = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
@@ -29,7 +30,7 @@ def decoder() -> pybeam.Decoder:
 
 @cache
 def served(name: str = "es-en") -> ServedModel:
-    return ServedModel(name, str(MODEL), decoder(), pybeam.load_tokenizer(MODEL))
+    return ServedModel(name, str(MODEL), decoder(), Tokenizers(MODEL))
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,7 @@ import pytest
 
 import pybeam
 from pybeam.cli import main
+from pybeam.text.tokenizer import Tokenizers
 
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
@@ -77,7 +78,7 @@ def test_a_server_completes_prompts(directory):
         body = {"model": "tiny", "prompt": text, "max_tokens": 6}
         return [(await client.post("/v1/completions", json=body)).json() for _ in range(2)]
 
-    served = ServedModel("tiny", str(directory), decoder, tokenizer)
+    served = ServedModel("tiny", str(directory), decoder, Tokenizers(directory))
     first, second = run(complete, model=served)
     [result] = decoder.decode([tokenizer.encode(text)])
     expected = tokenizer.decode(result.hypotheses[0].tokens)
