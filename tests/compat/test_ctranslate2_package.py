@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from pybeam.compat import ctranslate2 as ours
-from pybeam.compat.ctranslate2.pool import dtype_of
+from pybeam.compat.ctranslate2.computing import dtype_of
 from support.ctranslate2_folders import convert, tiny_generator, tiny_translator
 
 theirs = pytest.importorskip("ctranslate2")
 
 SOURCES = [["t5", "t6", "t7", "</s>"], ["t20"], ["t9", "t10", "</s>"], ["t30"] * 6]
 PREFIXES = [["t12", "t5"], None, ["t7"], []]
+CLOSE = 2e-4
 LENGTHS = dict(max_decoding_length=12, min_decoding_length=2)
 
 
@@ -47,7 +48,7 @@ def same(one, other) -> None:
         for name in ("scores", "log_probs"):
             found = getattr(mine, name, [])
             # CTranslate2's greedy scores differ as much from its own of given outputs
-            assert found == pytest.approx(getattr(their, name, []), abs=1e-3)
+            assert found == pytest.approx(getattr(their, name, []), abs=CLOSE)
 
 
 OPTIONS = {
@@ -82,7 +83,7 @@ def test_attention_and_logits_are_the_same(translators, beam_size):
         options = dict(beam_size=1, return_logits_vocab=True, **lengths)
         [one], [other] = both(translators, "translate_batch", [source], **options)
         found, expected = ([np.array(step) for step in x.logits[0]] for x in (one, other))
-        np.testing.assert_allclose(found, expected, atol=1e-3)
+        np.testing.assert_allclose(found, expected, atol=CLOSE)
 
 
 def test_alternatives_are_the_same(translators):
@@ -112,7 +113,7 @@ def test_tokens_come_one_by_one(translators):
                 getattr(one, name) for one in steps[1]
             ]
         found, expected = ([one.log_prob for one in line] for line in steps)
-        assert found == pytest.approx(expected, abs=1e-3)
+        assert found == pytest.approx(expected, abs=CLOSE)
 
 
 def test_a_callback_stops_what_it_is_told_of(translators):
@@ -182,8 +183,8 @@ def test_generators_score_stream_and_read_at_once(generators):
     for flag in (False, True):
         mine, their = both(generators, "forward_batch", lines[:2], return_log_probs=flag)
         found, expected = np.array(mine), np.array(their)
-        np.testing.assert_allclose(found[0], expected[0], atol=1e-3)
-        np.testing.assert_allclose(found[1, :2], expected[1, :2], atol=1e-3)
+        np.testing.assert_allclose(found[0], expected[0], atol=CLOSE)
+        np.testing.assert_allclose(found[1, :2], expected[1, :2], atol=CLOSE)
     mine, their = both(generators, "generate_tokens", lines[0][:2], max_length=8)
     assert [one.token for one in mine] == [one.token for one in their]
 
@@ -252,7 +253,7 @@ def test_a_model_is_loaded_as_it_was_asked_for(translators, generators, tmp_path
         )
     with pytest.raises(ValueError, match="compute type"):
         ours.Translator(str(translators[0]._directory), compute_type="float64")
-    with pytest.raises(ValueError, match="device index"):
+    with pytest.raises(ValueError, match="device_index"):
         ours.Translator(str(translators[0]._directory), device_index=[0, 1])
     with pytest.raises(NotImplementedError, match="tensor_parallel"):
         ours.Translator(str(translators[0]._directory), tensor_parallel=True)

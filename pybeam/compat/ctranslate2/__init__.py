@@ -89,7 +89,7 @@ def get_cuda_device_count() -> int:
 
 def get_supported_compute_types(device: str, device_index: int = 0) -> set[str]:
     """Return the names that `compute_type` may have on a `device`, "cpu" or "cuda", of any `device_index`."""
-    from pybeam.compat.ctranslate2.pool import COMPUTE_TYPES
+    from pybeam.compat.ctranslate2.computing import COMPUTE_TYPES
 
     names = {name for name in COMPUTE_TYPES if name != "default"}
     return names if device == "cpu" else {name for name in names if not name.startswith("int8")}

@@ -38,7 +38,8 @@ class Call:
         end_ids: tokens that end, in place of the model's; nothing: the model's.
         callback: is told each token; None: nobody is.
         processors: before those of the options.
-        has_scores, has_attention, has_logits: what is told beside tokens.
+        has_scores, has_attention, has_logits, has_end: what is told beside tokens.
+        replaces_unknowns: whether source tokens stand for unknown words.
     """
 
     options: SearchOptions
@@ -47,7 +48,14 @@ class Call:
     has_scores: bool = False
     has_attention: bool = False
     has_logits: bool = False
+    has_end: bool = False
+    replaces_unknowns: bool = False
     processors: tuple[Processor, ...] = ()
+
+    @property
+    def attends(self) -> bool:
+        """Whether somebody looks at attention."""
+        return self.has_attention or self.replaces_unknowns
 
     def within(self, model: Model) -> Call:
         """Return the call with the most tokens that the model has positions for."""
@@ -75,7 +83,7 @@ class SearchPool(Pool):
         call = call.within(self._ready)
         options, algorithm = call.options, self._algorithm(call)
         if options.return_alternatives:
-            decoder = self._decoder(algorithm, call.end_ids, False, call.has_attention)
+            decoder = self._decoder(algorithm, call.end_ids, False, call.attends)
             own = [
                 dataclasses.replace(one, max_length=max(1, options.max_length - one.prefix_length))
                 for one in requests
@@ -87,7 +95,7 @@ class SearchPool(Pool):
             num = options.num_hypotheses
             repeated = [_drawing(one, options) for one in requests for _ in range(num)]
         if call.callback is None:
-            decoder = self._decoder(algorithm, call.end_ids, False, call.has_attention)
+            decoder = self._decoder(algorithm, call.end_ids, False, call.attends)
             found = _sound(decoder.decode(repeated, on_error="return"))
         else:
             found = self._told(call, algorithm, repeated)
@@ -106,7 +114,7 @@ class SearchPool(Pool):
     ) -> list[list[Hypothesis]]:
         """Decode and tell the callback each token; a request that it stops ends with that token."""
         assert call.callback is not None
-        if call.has_logits or call.has_attention:
+        if call.has_logits or call.attends:
             raise NotImplementedError(
                 "`return_logits_vocab` and `return_attention` are not there beside a `callback`"
             )
@@ -145,7 +153,7 @@ class SearchPool(Pool):
         for item in decoder.stream(marked, partial=True):
             i = item.index
             best_one = None if isinstance(item, Partial) else _sound([item])[0][0]
-            ids = item.tokens if isinstance(item, Partial) else _with_end(item.hypotheses[0])
+            ids = item.tokens if isinstance(item, Partial) else with_end(item.hypotheses[0])
             first = requests[i].prefix_length
             for step in range(num_told[i], len(ids)):
                 best = 0.0 if step < first else float(record.rows[i][step - first])
@@ -221,7 +229,8 @@ def _drawing(request: Request, options: SearchOptions) -> Request:
     return dataclasses.replace(request, processors=[*(request.processors or ()), sampler])
 
 
-def _with_end(hypothesis: Hypothesis) -> list[int]:
+def with_end(hypothesis: Hypothesis) -> list[int]:
+    """Return the tokens of a hypothesis, and its EOS if it has ended."""
     end = [] if hypothesis.eos_id is None else [hypothesis.eos_id]
     return [*hypothesis.tokens, *end]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pybeam.compat.ctranslate2.decoding import Call, Callback, SearchPool, placed
+from pybeam.compat.ctranslate2.decoding import Call, Callback, SearchPool, placed, with_end
 from pybeam.compat.ctranslate2.iteration import iterated, streamed
 from pybeam.compat.ctranslate2.options import SearchOptions
 from pybeam.compat.ctranslate2.results import (
@@ -99,37 +99,20 @@ class Generator(SearchPool):
         Raises:
             ValueError, NotImplementedError: as `Translator.translate_batch`.
         """
-        options = SearchOptions(
-            beam_size=beam_size,
-            patience=patience,
-            num_hypotheses=num_hypotheses,
-            length_penalty=length_penalty,
-            coverage_penalty=0,
-            repetition_penalty=repetition_penalty,
-            no_repeat_ngram_size=no_repeat_ngram_size,
-            disable_unk=disable_unk,
-            suppress_sequences=suppress_sequences,
-            prefix_bias_beta=0,
-            max_length=max_length,
-            min_length=min_length,
-            sampling_topk=sampling_topk,
-            sampling_topp=sampling_topp,
-            sampling_temperature=sampling_temperature,
-            return_alternatives=return_alternatives,
-            min_alternative_expansion_prob=min_alternative_expansion_prob,
-        )
+        options = SearchOptions.of(locals())
 
         def run(batch: list[int]) -> list[GenerationResult]:
             call = Call(
                 options,
                 self._end_ids(end_token),
                 placed(callback, batch),
-                return_scores,
+                has_scores=return_scores,
                 has_logits=return_logits_vocab,
+                has_end=return_end_token,
             )
             before = self._vocabulary.target(static_prompt or ())
             given = [self._vocabulary.target(start_tokens[i]) for i in batch]
-            return self._generated(call, before, given, include_prompt_in_result, return_end_token)
+            return self._generated(call, before, given, include_prompt_in_result)
 
         lengths = [len(one) for one in start_tokens]
         return self._run(run, lengths, max_batch_size, batch_type, asynchronous)
@@ -140,7 +123,6 @@ class Generator(SearchPool):
         before: list[int],
         given: Sequence[list[int]],
         includes_prompt: bool,
-        has_end: bool,
     ) -> list[GenerationResult]:
         if not all(given):
             raise ValueError("One input has no decoder start token")
@@ -165,8 +147,7 @@ class Generator(SearchPool):
             is_bos = ids[0] == self._vocabulary.bos_id
             first = ids[int(is_bos) : num] if includes_prompt else []
             sequences = [
-                [*first, *one.tokens, *([one.eos_id] if has_end and one.eos_id is not None else [])]
-                for one in hypotheses
+                [*first, *(with_end(one) if call.has_end else one.tokens)] for one in hypotheses
             ]
             scores = [one.final_score for one in hypotheses] if call.has_scores else []
             tokens = [self._vocabulary.tokens(sequence) for sequence in sequences]
@@ -183,10 +164,9 @@ class Generator(SearchPool):
         """Yield the results for an iterable, in its order.
 
         Args:
-            start_tokens: an iterable of what `generate_batch` takes in a list.
-            max_batch_size, batch_type, kwargs: options of `generate_batch`.
+            start_tokens, max_batch_size, batch_type, kwargs: as of `generate_batch`.
         """
-        yield from iterated(self.generate_batch, [start_tokens], max_batch_size, batch_type, kwargs)
+        return iterated(self.generate_batch, [start_tokens], max_batch_size, batch_type, kwargs)
 
     def generate_tokens(
         self,
@@ -279,10 +259,9 @@ class Generator(SearchPool):
         """Yield the log-probabilities of an iterable, in its order.
 
         Args:
-            tokens: an iterable of what `score_batch` takes in a list.
-            max_batch_size, batch_type, kwargs: options of `score_batch`.
+            tokens, max_batch_size, batch_type, kwargs: as of `score_batch`.
         """
-        yield from iterated(self.score_batch, [tokens], max_batch_size, batch_type, kwargs)
+        return iterated(self.score_batch, [tokens], max_batch_size, batch_type, kwargs)
 
     def forward_batch(
         self, inputs: Any, lengths: Any = None, *, return_log_probs: bool = False

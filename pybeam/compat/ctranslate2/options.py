@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +29,10 @@ class SearchOptions:
     patience: float
     num_hypotheses: int
     length_penalty: float
-    coverage_penalty: float
     repetition_penalty: float
     no_repeat_ngram_size: int
     disable_unk: bool
     suppress_sequences: Any
-    prefix_bias_beta: float
     max_length: int
     min_length: int
     sampling_topk: int
@@ -41,6 +40,14 @@ class SearchOptions:
     sampling_temperature: float
     return_alternatives: bool
     min_alternative_expansion_prob: float
+    coverage_penalty: float = 0
+    prefix_bias_beta: float = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], **changes: Any) -> SearchOptions:
+        """Return the options among the arguments of a call, with some changes."""
+        names = {one.name for one in dataclasses.fields(cls)} & given.keys()
+        return cls(**{name: given[name] for name in names} | changes)
 
     def check(self, has_callback: bool) -> None:
         """Raise ValueError for what CTranslate2 refuses, and NotImplementedError for what is not there."""

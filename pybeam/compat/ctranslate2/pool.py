@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import shutil
 import tempfile
 import threading
@@ -12,36 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from pybeam.compat.ctranslate2.computing import ComputeType, Computing
 from pybeam.compat.ctranslate2.results import AsyncResult
 from pybeam.compat.ctranslate2.vocabulary import Vocabulary
 from pybeam.decoder import Decoder
 from pybeam.models.base import Alignment, Model
-from pybeam.models.loading import load_model
 from pybeam.search.algorithms import Algorithm
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-BatchType = Literal["examples", "tokens"]
-ComputeType = str | Mapping[str, str]
-
-# pybeam's dtypes for CTranslate2's types of computation; int16 is computed in float32, which is nearer
-COMPUTE_TYPES = {
-    "default": "auto",
-    "int8": "int8",
-    "int8_float32": "int8",
-    "int8_float16": "int8",
-    "int8_bfloat16": "int8",
-    "int16": "float32",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "float32": "float32",
-}
-FASTEST = {"cpu": "int8", "cuda": "float16"}
 NAMES = {torch.int8: "int8_float32", torch.float8_e4m3fn: "int8_float32"}
 # decoders of as many searches are kept, with the memory of their last batches
 KEPT_DECODERS = 8
@@ -69,24 +50,15 @@ class Pool:
     ) -> None:
         if tensor_parallel:
             raise NotImplementedError("`tensor_parallel` is not there; a model is on one device")
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device not in FASTEST:
-            raise ValueError(f"`device` must be 'cpu', 'cuda' or 'auto', but is {device!r}")
-        self.device_index = [device_index] if isinstance(device_index, int) else list(device_index)
-        if len(self.device_index) != 1 or (device == "cpu" and self.device_index != [0]):
-            raise ValueError(
-                f"there must be one device index, 0 for a CPU, but there are {self.device_index}; serve a "
-                "model on several devices with pybeam.Service"
-            )
+        self._computing = Computing.of(device, device_index, compute_type)
         if intra_threads:
             torch.set_num_threads(intra_threads)
         self._directory = Path(model_path)
         if files is not None:
             self._directory = _written(files)
             weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        self._dtype = dtype_of(device, compute_type)
-        self.device, self.num_replicas = device, inter_threads
+        self.device, self.device_index = self._computing.device, [self._computing.index]
+        self.num_replicas = inter_threads
         self._lock, self._num_active = threading.Lock(), 0
         self._threads = ThreadPoolExecutor(inter_threads, thread_name_prefix=type(self).__name__)
         self._decoder = lru_cache(KEPT_DECODERS)(self._new_decoder)
@@ -99,8 +71,7 @@ class Pool:
             return
         if not self._directory.is_dir():
             raise RuntimeError(f"Unable to open file 'model.bin' in model '{self._directory}'")
-        device = "cpu" if self.device == "cpu" else f"cuda:{self.device_index[0]}"
-        model = load_model(self._directory, device, self._dtype)
+        model = self._computing.load(self._directory)
         if hasattr(model, "encoder") != self.has_encoder:
             kind = (
                 "a sequence generator" if not self.has_encoder else "a sequence-to-sequence model"
@@ -211,33 +182,6 @@ def batches(lengths: Sequence[int], size: int, batch_type: str) -> Iterator[list
         batch.append(i)
     if batch:
         yield batch
-
-
-def dtype_of(device: str, compute_type: ComputeType) -> str:
-    """Return the `dtype` of `pybeam.load_model` for a type of computation on a device, "cpu" or "cuda".
-
-    GPUs have no int8 here, and take the floats that are named beside it.
-
-    Raises:
-        TypeError, ValueError: there is no such type.
-    """
-    if isinstance(compute_type, Mapping):
-        compute_type = compute_type.get(device, "default")
-    if not isinstance(compute_type, str):
-        raise TypeError(
-            "incompatible constructor arguments: `compute_type` must be a name, or names by devices, but is "
-            f"{compute_type!r}"
-        )
-    if compute_type == "auto":
-        return FASTEST[device]
-    if compute_type not in COMPUTE_TYPES:
-        known = ", ".join(["auto", *COMPUTE_TYPES])
-        raise ValueError(f"Invalid compute type: {compute_type}; it must be one of {known}")
-    dtype = COMPUTE_TYPES[compute_type]
-    if dtype == "int8" and device != "cpu":
-        dtype = compute_type.partition("_")[2] or "float32"
-        log.warning("GPUs do not compute in int8 here, so weights are %s", dtype)
-    return dtype
 
 
 def _written(files: Mapping[str, Any]) -> Path:

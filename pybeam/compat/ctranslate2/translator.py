@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pybeam import processors
 from pybeam.compat.ctranslate2.decoding import Call, Callback, SearchPool, placed
-from pybeam.compat.ctranslate2.files import score_file, translate_file
+from pybeam.compat.ctranslate2.files import FileTranslator
 from pybeam.compat.ctranslate2.iteration import iterated, streamed
 from pybeam.compat.ctranslate2.options import SearchOptions
 from pybeam.compat.ctranslate2.results import (
-    ExecutionStats,
     GenerationStepResult,
     ScoringResult,
     TranslationResult,
@@ -25,17 +24,7 @@ Tokens = Sequence[str]
 Prefixes = Sequence[Tokens | None] | None
 
 
-@dataclass(frozen=True)
-class Told:
-    """Which parts a result has beside the tokens of hypotheses."""
-
-    has_scores: bool
-    has_attention: bool
-    has_end: bool
-    replaces_unknowns: bool
-
-
-class Translator(SearchPool):
+class Translator(FileTranslator, SearchPool):
     """A model with an encoder that translates tokens.
 
     The folder is one of CTranslate2, or one of transformers that `pybeam.load_model` reads. Results are those
@@ -131,24 +120,8 @@ class Translator(SearchPool):
             NotImplementedError: tokens are to be drawn within a beam, or logits or attention are wanted
                 beside a callback.
         """
-        options = SearchOptions(
-            beam_size=beam_size,
-            patience=patience,
-            num_hypotheses=num_hypotheses,
-            length_penalty=length_penalty,
-            coverage_penalty=coverage_penalty,
-            repetition_penalty=repetition_penalty,
-            no_repeat_ngram_size=no_repeat_ngram_size,
-            disable_unk=disable_unk,
-            suppress_sequences=suppress_sequences,
-            prefix_bias_beta=prefix_bias_beta,
-            max_length=max_decoding_length,
-            min_length=min_decoding_length,
-            sampling_topk=sampling_topk,
-            sampling_topp=sampling_topp,
-            sampling_temperature=sampling_temperature,
-            return_alternatives=return_alternatives,
-            min_alternative_expansion_prob=min_alternative_expansion_prob,
+        options = SearchOptions.of(
+            locals(), max_length=max_decoding_length, min_length=min_decoding_length
         )
         prefixes = [None] * len(source) if target_prefix is None else target_prefix
         given = [(one, prefix or []) for one, prefix in zip(source, prefixes, strict=True)]
@@ -158,19 +131,20 @@ class Translator(SearchPool):
                 options,
                 self._end_ids(end_token),
                 placed(callback, batch),
-                return_scores,
-                return_attention or replace_unknowns,
-                return_logits_vocab,
-                self._restriction([given[i] for i in batch]) if use_vmap else (),
+                has_scores=return_scores,
+                has_attention=return_attention,
+                has_logits=return_logits_vocab,
+                has_end=return_end_token,
+                replaces_unknowns=replace_unknowns,
+                processors=self._restriction([given[i] for i in batch]) if use_vmap else (),
             )
-            told = Told(return_scores, return_attention, return_end_token, replace_unknowns)
-            return self._translated(call, told, [given[i] for i in batch], max_input_length)
+            return self._translated(call, [given[i] for i in batch], max_input_length)
 
         lengths = [len(one) for one in source]
         return self._run(run, lengths, max_batch_size, batch_type, asynchronous)
 
     def _translated(
-        self, call: Call, told: Told, given: Sequence[tuple[Tokens, Tokens]], longest: int
+        self, call: Call, given: Sequence[tuple[Tokens, Tokens]], longest: int
     ) -> list[TranslationResult]:
         call.options.check(call.callback is not None)
         places = [i for i, pair in enumerate(given) if not self._vocabulary.is_empty(pair[0])]
@@ -181,13 +155,11 @@ class Translator(SearchPool):
         found = self._decode(call, requests) if requests else []
         logits = self._all_logits(call, requests, found)
         results = iter(
-            self._result(told, pair[0], *one)
+            self._result(call, pair[0], *one)
             for pair, one in zip(full, zip(found, logits, strict=True), strict=True)
         )
         return [
-            self._of_nothing(call, told, *pair)
-            if self._vocabulary.is_empty(pair[0])
-            else next(results)
+            self._of_nothing(call, *pair) if self._vocabulary.is_empty(pair[0]) else next(results)
             for pair in given
         ]
 
@@ -213,7 +185,7 @@ class Translator(SearchPool):
         return Request(source, prefix=ids, start=start)
 
     def _result(
-        self, told: Told, source: Tokens, found: Sequence[Hypothesis], logits: Any
+        self, call: Call, source: Tokens, found: Sequence[Hypothesis], logits: Any
     ) -> TranslationResult:
         tokens, attention = [], []
         for one in found:
@@ -221,13 +193,13 @@ class Translator(SearchPool):
             if one.attention is not None:
                 vectors = self._vocabulary.own_attention(one.attention.tolist(), len(source))
                 attention.append(vectors)
-                if told.replaces_unknowns:
+                if call.replaces_unknowns:
                     own = self._replaced(own, vectors, source)
-            if told.has_end and one.eos_id is not None:
+            if call.has_end and one.eos_id is not None:
                 own += self._vocabulary.tokens([one.eos_id])
             tokens.append(own)
-        scores = [one.final_score for one in found] if told.has_scores else []
-        return TranslationResult(tokens, scores, attention if told.has_attention else [], logits)
+        scores = [one.final_score for one in found] if call.has_scores else []
+        return TranslationResult(tokens, scores, attention if call.has_attention else [], logits)
 
     def _replaced(
         self, tokens: list[str], attention: Sequence[list[float]], source: Tokens
@@ -239,9 +211,7 @@ class Translator(SearchPool):
             for token, vector in zip(tokens, attention, strict=True)
         ]
 
-    def _of_nothing(
-        self, call: Call, told: Told, source: Tokens, prefix: Tokens
-    ) -> TranslationResult:
+    def _of_nothing(self, call: Call, source: Tokens, prefix: Tokens) -> TranslationResult:
         """Return the result for a source that says nothing, which is the prefix."""
         num = call.options.num_hypotheses
         own = list(prefix)[int(self._vocabulary.needs_start) :][: call.options.max_length]
@@ -249,8 +219,8 @@ class Translator(SearchPool):
         attention = [[0.0] * len(source) for _ in tokens]
         return TranslationResult(
             [tokens] * num,
-            [0.0] * num if told.has_scores else [],
-            [attention] * num if told.has_attention else [],
+            [0.0] * num if call.has_scores else [],
+            [attention] * num if call.has_attention else [],
         )
 
     def translate_iterable(
@@ -264,14 +234,13 @@ class Translator(SearchPool):
         """Yield the translations of an iterable, in its order.
 
         Args:
-            source, target_prefix: iterables of what `translate_batch` takes in lists.
-            max_batch_size, batch_type, kwargs: options of `translate_batch`.
+            source, target_prefix, max_batch_size, batch_type, kwargs: as of `translate_batch`.
 
         Raises:
             ValueError: one iterable is longer than the other.
         """
         given = [source] if target_prefix is None else [source, target_prefix]
-        yield from iterated(self.translate_batch, given, max_batch_size, batch_type, kwargs)
+        return iterated(self.translate_batch, given, max_batch_size, batch_type, kwargs)
 
     def generate_tokens(
         self,
@@ -362,38 +331,6 @@ class Translator(SearchPool):
         """Yield the log-probabilities of iterables, in their order.
 
         Args:
-            source, target: iterables of what `score_batch` takes in lists.
-            max_batch_size, batch_type, kwargs: options of `score_batch`.
+            source, target, max_batch_size, batch_type, kwargs: as of `score_batch`.
         """
-        yield from iterated(self.score_batch, [source, target], max_batch_size, batch_type, kwargs)
-
-    def translate_file(
-        self,
-        source_path: str,
-        output_path: str,
-        target_path: str | None = None,
-        **options: Any,
-    ) -> ExecutionStats:
-        """Translate a file of tokens, or of texts with functions that split and join them.
-
-        Args:
-            source_path, target_path: files of sources and of prefixes, an example a line.
-            output_path: the file that is written.
-            options: those of `translate_batch`, `with_scores`, and the functions `source_tokenize_fn`,
-                `target_tokenize_fn` and `target_detokenize_fn`.
-        """
-        return translate_file(
-            self.translate_iterable, source_path, output_path, target_path, **options
-        )
-
-    def score_file(
-        self, source_path: str, target_path: str, output_path: str, **options: Any
-    ) -> ExecutionStats:
-        """Write ``<score> ||| <target> [||| <scores of tokens>]`` for each pair of lines.
-
-        Args:
-            source_path, target_path: files of an example a line.
-            output_path: the file that is written.
-            options: those of `score_batch`, `with_tokens_score`, and functions as of `translate_file`.
-        """
-        return score_file(self.score_iterable, source_path, target_path, output_path, **options)
+        return iterated(self.score_batch, [source, target], max_batch_size, batch_type, kwargs)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-
 from pybeam.arguments import ArgumentError
 from pybeam.compat.faster_whisper.repetitions import SpokenNgrams, SpokenPenalty
 from pybeam.compat.faster_whisper.results import TranscriptionOptions
@@ -99,19 +97,3 @@ def clips_of(given: str | Sequence[float], duration: float) -> list[Stretch]:
         seconds.append(duration)
     pairs = zip(seconds[::2], seconds[1::2], strict=True)
     return [Stretch(start, end) for start, end in pairs if start < end]
-
-
-def device_of(device: str, index: int | Sequence[int]) -> tuple[str, int]:
-    """Return "cpu" or "cuda", and the number of the GPU.
-
-    Raises:
-        ValueError: these are several GPUs.
-    """
-    indices = [index] if isinstance(index, int) else list(index)
-    if len(indices) != 1:
-        raise ArgumentError(
-            "device_index", f"must be one number, but is {index!r}; load a model for each GPU"
-        )
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return device, indices[0]

@@ -13,11 +13,11 @@ import torch
 from tqdm import tqdm
 
 from pybeam.arguments import ArgumentError
-from pybeam.compat.ctranslate2.pool import ComputeType, dtype_of
+from pybeam.compat.ctranslate2.computing import ComputeType, Computing
 from pybeam.compat.faster_whisper.audio import Audio, as_tensor, samples_of
 from pybeam.compat.faster_whisper.calls import Calls
 from pybeam.compat.faster_whisper.download import download_model
-from pybeam.compat.faster_whisper.options import clips_of, device_of, log, options_of
+from pybeam.compat.faster_whisper.options import clips_of, log, options_of
 from pybeam.compat.faster_whisper.results import (
     Segment,
     TranscriptionInfo,
@@ -25,7 +25,6 @@ from pybeam.compat.faster_whisper.results import (
     format_timestamp,
 )
 from pybeam.compat.faster_whisper.vad import Chunk, Pauses, get_speech_timestamps, joined
-from pybeam.models.loading import load_model
 from pybeam.speech import whisper
 from pybeam.speech.features import WhisperFeatureExtractor
 from pybeam.speech.words import BEFORE_WORDS, BEHIND_WORDS
@@ -93,9 +92,7 @@ class WhisperModel:
         if not folder.is_dir():
             where = None, local_files_only, download_root, revision, use_auth_token
             folder = Path(download_model(os.fspath(model_size_or_path), *where))
-        device, number = device_of(device, device_index)
-        place = device if device == "cpu" else f"{device}:{number}"
-        self.model = load_model(folder, place, dtype_of(device, compute_type))
+        self.model = Computing.of(device, device_index, compute_type).load(folder)
         self.calls = Calls(self.model, folder)
         self.feature_extractor: WhisperFeatureExtractor = self.calls.extract
 

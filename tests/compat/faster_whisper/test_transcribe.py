@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.compat.ctranslate2.computing import Computing
 from pybeam.compat.faster_whisper import (
     BatchedInferencePipeline,
     VadOptions,
@@ -15,7 +16,6 @@ from pybeam.compat.faster_whisper import (
     decode_audio,
     download,
     download_model,
-    options,
     tokens,
     transcribe,
 )
@@ -203,8 +203,9 @@ def test_wrong_models(directory, options, error, message):
 
 
 def test_devices():
-    assert options.device_of("cuda", [2]) == ("cuda", 2)
-    assert options.device_of("auto", 0) == ("cuda" if torch.cuda.is_available() else "cpu", 0)
+    assert Computing.of("cuda", [2], "int8_float16") == Computing("cuda", 2, "float16")
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    assert Computing.of("auto", 0, "default") == Computing(found, 0, "auto")
 
 
 def test_names_that_are_not_there(model):
