@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+# rows of the totals
+OUTCOMES = {
+    "native": "read by `load_model`",
+    "wrapped": "searched by `wrap` alone",
+    "refused": "refused",
+    "not tried": "not tried",
+}
 TABLE = Path(__file__).parents[2] / "tests" / "models" / "huggingface" / "published_classes.json"
 
 
 class Published(SphinxDirective):
     """```{published} tree```: the names of all classes with this outcome; "native": those of `load_model`.
 
-    Outcomes that have reasons become a table.
+    Outcomes that have reasons become a table. "totals" is how many classes have each outcome, then and now.
     """
 
     required_arguments = 1
@@ -26,6 +34,8 @@ class Published(SphinxDirective):
         wanted = self.arguments[0]
         content = json.loads(TABLE.read_text("utf-8"))
         classes = content["classes"]
+        if wanted == "totals":
+            return self.parse_text_to_nodes(_totals(content["earlier"], classes))
         chosen = {
             name: own
             for name, own in classes.items()
@@ -40,6 +50,16 @@ class Published(SphinxDirective):
         lines = [f"| `{name}` | {_cell(own['why'])} |" for name, own in chosen.items()]
         text = "\n".join(["| class | reason |", "|---|---|", *lines, "", origin])
         return self.parse_text_to_nodes(text)
+
+
+def _totals(earlier: dict[str, Any], classes: dict[str, Any]) -> str:
+    kinds = ["native" if own.get("native") else own["how"] for own in classes.values()]
+    kinds = ["wrapped" if kind in ("tree", "dense") else kind for kind in kinds]
+    lines = [f"| | {earlier['date']} | now |", "|---|--:|--:|"]
+    lines += [
+        f"| {said} | {earlier[kind]} | {kinds.count(kind)} |" for kind, said in OUTCOMES.items()
+    ]
+    return "\n".join(lines)
 
 
 def _cell(text: str) -> str:

@@ -18,7 +18,7 @@ TABLE = ROOT / "tests" / "models" / "huggingface" / "published_classes.json"
 
 
 def read_table() -> dict[str, Any]:
-    """Return the version of transformers, and what became of each class by name."""
+    """Return the version of transformers, what became of each class by name, and earlier totals."""
     return json.loads(TABLE.read_text("utf-8"))
 
 
@@ -29,8 +29,8 @@ def main(names: list[str]) -> None:
     from support.published_cases import loads_natively, outcome
     from support.published_classes import generative_classes
 
-    known = generative_classes()
-    classes = read_table()["classes"] if TABLE.exists() else {}
+    known, table = generative_classes(), read_table()
+    classes, table["transformers"] = table["classes"], transformers.__version__
     pending = [name for name in known if name not in classes]
     for name in pending if names == ["pending"] else names or known:
         classes[name] = outcome(name)
@@ -39,15 +39,16 @@ def main(names: list[str]) -> None:
                 if loads_natively(name, Path(directory)):
                     classes[name]["native"] = True
         print(name, classes[name], flush=True)
-        write_table(transformers.__version__, known, classes)
+        write_table(table | {"classes": {name: classes[name] for name in known if name in classes}})
 
 
-def write_table(version: str, known: list[str], classes: dict[str, Any]) -> None:
-    """Write it, one class a line."""
-    tried = {name: classes[name] for name in known if name in classes}
-    lines = [f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in tried.items()]
-    head = f'{{"transformers": {json.dumps(version)},\n"classes": {{\n'
-    TABLE.write_text(head + ",\n".join(lines) + "\n}}\n", "utf-8")
+def write_table(table: dict[str, Any]) -> None:
+    """Write it, one class a line, the classes last."""
+    *facts, (_, classes) = table.items()
+    head = [f"{json.dumps(name)}: {json.dumps(fact)},\n" for name, fact in facts]
+    lines = [f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in classes.items()]
+    text = "".join(head) + '"classes": {\n' + ",\n".join(lines) + "\n}"
+    TABLE.write_text(f"{{{text}}}\n", "utf-8")
 
 
 if __name__ == "__main__":
