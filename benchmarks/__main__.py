@@ -48,6 +48,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "causal": ("causal", "causal", ()),
     "whisper": ("wrapped", "whisper", ()),
     "transcription": ("transcription", "transcription", ()),
+    "compat": ("compat", "compat", ()),
     "profile": ("phases", "profile", ()),
     "service": ("service", "service", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),

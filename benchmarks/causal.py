@@ -7,9 +7,10 @@ on the left where it holds prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -80,8 +81,8 @@ def random_ids(lengths: Sequence[int], vocab_size: int) -> list[list[int]]:
 class Causal:
     """One network with random weights, for every system; each is made when it is first asked for."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup, self._sizes = setup, TINY if setup.is_tiny else QWEN
+    def __init__(self, setup: Setup, sizes: Mapping[str, Any] = QWEN) -> None:
+        self._setup, self._sizes = setup, TINY if setup.is_tiny else {**QWEN, **sizes}
         self.vocab_size: int = self._sizes["vocab_size"]
 
     @cached_property
@@ -110,7 +111,14 @@ class Causal:
         self, dtype: str, prompts: list[list[int]], width: int, num_new: int
     ) -> Run:
         """One prompt at a time, which is faster here than a batch, also where all are as long."""
-        generator = self._generator(dtype)
+        import ctranslate2
+
+        generator = ctranslate2.Generator(
+            str(self.converted_directory),
+            device="cpu",
+            intra_threads=self._setup.threads,
+            compute_type=dtype,
+        )
         named = [[f"<{token}>" for token in prompt] for prompt in prompts]
 
         def run() -> list[list[int]]:
@@ -127,28 +135,25 @@ class Causal:
 
         return run
 
-    def _generator(self, dtype: str):
-        import ctranslate2
+    @cached_property
+    def converted_directory(self) -> Path:
+        """That of CTranslate2's model, which its converter's own loader specifies."""
         from ctranslate2.converters.transformers import Qwen3Loader
 
+        # the loader takes the layers out of the network
+        network = transformers.Qwen3ForCausalLM.from_pretrained(self._directory)
+        with torch.no_grad():
+            spec = Qwen3Loader().get_model_spec(network)
+        spec.register_vocabulary([f"<{i}>" for i in range(self.vocab_size)])
+        spec.config.bos_token, spec.config.eos_token = "<0>", "<2>"
+        spec.config.unk_token = "<1>"
+        spec.config.layer_norm_epsilon = network.config.rms_norm_eps
+        spec.validate()
+        spec.optimize(quantization=None)
         directory = self._setup.folder / "causal-ctranslate2"
-        if not directory.exists():
-            # the loader takes the layers out of the network
-            network = transformers.Qwen3ForCausalLM.from_pretrained(self._directory)
-            with torch.no_grad():
-                spec = Qwen3Loader().get_model_spec(network)
-            spec.register_vocabulary([f"<{i}>" for i in range(self.vocab_size)])
-            spec.config.bos_token, spec.config.eos_token = "<0>", "<2>"
-            spec.config.unk_token = "<1>"
-            spec.config.layer_norm_epsilon = network.config.rms_norm_eps
-            spec.validate()
-            spec.optimize(quantization=None)
-            directory.mkdir()
-            spec.save(str(directory))
-        threads = self._setup.threads
-        return ctranslate2.Generator(
-            str(directory), device="cpu", intra_threads=threads, compute_type=dtype
-        )
+        directory.mkdir()
+        spec.save(str(directory))
+        return directory
 
 
 class T5:

@@ -21,6 +21,17 @@ WIDTH, BATCH = 5, 16
 DTYPES = ("float32", "int8")
 # EOS, timestamps, and all that is no word
 SUPPRESSED = list(range(END, VOCAB_SIZE))
+# one search, in which no window is tried again or skipped
+SEARCH: dict = dict(
+    language="en",
+    beam_size=WIDTH,
+    temperature=0.0,
+    compression_ratio_threshold=None,
+    log_prob_threshold=None,
+    no_speech_threshold=None,
+    suppress_tokens=SUPPRESSED,
+    without_timestamps=True,
+)
 
 
 def long_recordings(setup: Setup, networks: Mapping[str, Whisper]) -> Iterator[list[Task]]:
@@ -48,9 +59,6 @@ def systems(
 
 class FixedLength:
     """CTranslate2's model, whose outputs have the same length behind every prompt."""
-
-    # so that prompts have a language and a task; it takes this model for one of English alone
-    is_multilingual = True
 
     def __init__(self, model, num_new: int) -> None:
         self._model, self._num_new = model, num_new
@@ -97,16 +105,7 @@ class Theirs(Recorded):
             cpu_threads=setup.threads,
         )
         model.model = FixedLength(model.model, num_new)
-        self._options: dict = dict(
-            language="en",
-            beam_size=WIDTH,
-            temperature=0.0,
-            compression_ratio_threshold=None,
-            log_prob_threshold=None,
-            no_speech_threshold=None,
-            suppress_tokens=SUPPRESSED,
-            without_timestamps=True,
-        )
+        self._options = dict(SEARCH)
         self._transcribe = model.transcribe
         if windows == "batched":
             self._transcribe = faster_whisper.BatchedInferencePipeline(model).transcribe

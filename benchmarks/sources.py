@@ -12,6 +12,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "bindings": ("csrc/ops/python*", "csrc/ops/dlpack_exchange.h"),
     "catalogue": (*SEARCH, "pybeam/catalogue"),
     "causal": SEARCH,
+    "compat": (*SEARCH, "pybeam/compat", "pybeam/speech"),
     "corpus": (*SEARCH, "pybeam/corpus"),
     "e2e": SEARCH,
     "ensemble": SEARCH,

@@ -92,7 +92,10 @@ class Whisper:
         network = transformers.WhisperForConditionalGeneration.from_pretrained(self.directory)
         with torch.no_grad():
             spec = WhisperLoader().get_model_spec(network)
-        spec.register_vocabulary([NAMES.get(i, f"<{i}>") for i in range(VOCAB_SIZE)])
+        words = [NAMES.get(i, f"<{i}>") for i in range(VOCAB_SIZE)]
+        # by this word CTranslate2 knows a model of several languages
+        words[END - 1] = ""
+        spec.register_vocabulary(words)
         spec.config.suppress_ids = spec.config.suppress_ids_begin = []
         spec.config.lang_ids, spec.config.alignment_heads = TASK[:1], [(0, 0)]
         spec.validate()
