@@ -112,6 +112,7 @@ struct Kernels {
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
     QuantiseRow quantise_row;
+    int64_t int8_input_bytes;  // of an input that `quantise_row` has quantised
     NormaliseRow normalise_row;
     RmsNormRow rms_norm_row;
     RotateHead rotate_head;

@@ -4,6 +4,7 @@
 // One `Sums` has kWidth columns.
 constexpr int kSumsRows = 4, kSumsVecs = 4;  // rows and sums that fit the registers
 
+using Input = int8_t;
 using Sums = __m512i;
 
 // Weights of kWidth columns: their absolute values, and a bit for each one below zero.
@@ -19,7 +20,7 @@ inline ByteVec load_bytes(const uint8_t* weight) {
 
 // acc + the sums of the four products of every column. The sum of two products is at most 2 * 127^2
 // and so never saturates, as none of the numbers is -128.
-inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
+inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
     int32_t four;
     std::memcpy(&four, x, sizeof four);
     const __m512i all = _mm512_set1_epi32(four);
@@ -33,4 +34,4 @@ inline Sums broadcast_sums(int32_t x) { return _mm512_set1_epi32(x); }
 inline Vec to_floats(Sums a) { return _mm512_cvtepi32_ps(a); }
 
 // Sums begin at zero.
-inline int32_t offset_of(const int8_t* /*x*/, int64_t /*size*/) { return 0; }
+inline int32_t offset_of(const Input* /*x*/, int64_t /*size*/) { return 0; }

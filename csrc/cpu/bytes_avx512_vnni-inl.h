@@ -3,6 +3,7 @@
 // One `Sums` has kWidth columns.
 constexpr int kSumsRows = 6, kSumsVecs = 4;  // rows and sums that fit the registers
 
+using Input = int8_t;
 using Sums = __m512i;
 using ByteVec = __m512i;
 
@@ -14,7 +15,7 @@ inline Sums add_products(Sums acc, ByteVec weight, __m512i x) {
     asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(weight), "v"(x));
     return acc;
 }
-inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
+inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
     int32_t four;
     std::memcpy(&four, x, sizeof four);
     return add_products(acc, weight, _mm512_set1_epi32(four));
@@ -24,7 +25,7 @@ inline Sums broadcast_sums(int32_t x) { return _mm512_set1_epi32(x); }
 inline Vec to_floats(Sums a) { return _mm512_cvtepi32_ps(a); }
 
 // Products are those of weights + 128, so sums begin at -128 times the sum of x.
-inline int32_t offset_of(const int8_t* x, int64_t size) {
+inline int32_t offset_of(const Input* x, int64_t size) {
     const ByteVec ones = _mm512_set1_epi8(1);
     Sums total = broadcast_sums(0);
     int64_t k = 0;

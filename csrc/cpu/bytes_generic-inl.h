@@ -3,6 +3,7 @@
 // One `Sums` has kWidth columns.
 constexpr int kSumsRows = 2, kSumsVecs = 4;  // rows and sums that fit the registers
 
+using Input = int8_t;
 typedef int32_t Sums __attribute__((vector_size(16)));
 
 // Weights of kWidth columns.
@@ -13,7 +14,7 @@ struct ByteVec {
 inline ByteVec load_bytes(const uint8_t* weight) { return {weight}; }
 
 // acc + the sums of the four products of every column.
-inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
+inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
     for (int c = 0; c < kWidth; ++c) {
         int32_t sum = 0;
         for (int k = 0; k < 4; ++k) sum += (int32_t{weight.byte[4 * c + k]} - 128) * x[k];
@@ -26,4 +27,4 @@ inline Sums broadcast_sums(int32_t x) { return Sums{x, x, x, x}; }
 inline Vec to_floats(Sums a) { return __builtin_convertvector(a, Vec); }
 
 // Sums begin at zero.
-inline int32_t offset_of(const int8_t* /*x*/, int64_t /*size*/) { return 0; }
+inline int32_t offset_of(const Input* /*x*/, int64_t /*size*/) { return 0; }

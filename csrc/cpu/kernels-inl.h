@@ -40,6 +40,7 @@ constexpr Kernels make_kernels(const char* name) {
         &round_row,
         kInputs<RoundedX, Pair> * sizeof(RoundedX),
         &quantise_row,
+        sizeof(Input),
         &normalise_row,
         &rms_norm_row,
         &rotate_head,

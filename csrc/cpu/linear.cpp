@@ -38,7 +38,7 @@ void set_memory(LinearParams* params) {
 
 int64_t prepared_stride(WeightType type, int64_t depth) {
     if (type == WeightType::kBFloat16) return (depth + 1) / 2 * pair_kernels().rounded_pair_bytes;
-    return type == WeightType::kInt8 ? (depth + 3) / 4 * 4 : 0;
+    return type == WeightType::kInt8 ? (depth + 3) / 4 * 4 * kernels().int8_input_bytes : 0;
 }
 
 LinearTasks::LinearTasks(const LinearParams& params, int num_threads)

@@ -28,25 +28,26 @@ inline float magnitude_of(const float* x, int64_t depth) {
 // products are NaN.
 inline void quantise_row(const float* x, int64_t depth, const Int8Row& out) {
     const float magnitude = magnitude_of(x, depth);
-    for (int64_t k = depth; k < (depth + 3) / 4 * 4; ++k) out.values[k] = 0;
+    const int64_t size = (depth + 3) / 4 * 4;
+    Input* const values = reinterpret_cast<Input*>(out.values);
     if (!(magnitude >= kLeastMagnitude)) {
         *out.scale = std::isnan(magnitude) ? NAN : 0.0f;
         *out.offset = 0;
-        std::memset(out.values, 0, depth);
+        std::memset(values, 0, size * sizeof(Input));
         return;
     }
     *out.scale = magnitude / 127.0f;
     const Vec inverse = broadcast(127.0f / magnitude);
     int64_t k = 0;
     for (; k + kWidth <= depth; k += kWidth) {
-        store_rounded(out.values + k, mul(load(x + k), inverse));
+        store_rounded(values + k, mul(load(x + k), inverse));
     }
     if (k < depth) {
-        int8_t block[kWidth];
+        Input block[kWidth];
         store_rounded(block, mul(load_some(x + k, depth - k, 0.0f), inverse));
-        std::memcpy(out.values + k, block, depth - k);
+        std::memcpy(values + k, block, (size - k) * sizeof(Input));
     }
-    *out.offset = offset_of(out.values, depth);
+    *out.offset = offset_of(values, size);
 }
 
 // Rows of int8 and what makes numbers of their products.
@@ -69,10 +70,10 @@ inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, const Fi
     const Int8Inputs x = inputs;  // copies, which no store can change
     const Results results = to;
     Sums acc[kRows][kSumsVecs];
-    const int8_t* row[kRows];
+    const Input* row[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-        row[r] = x.rows.values + r * x.rows.stride;
+        row[r] = reinterpret_cast<const Input*>(x.rows.values + r * x.rows.stride);
 #pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, c * kWidth);
     }

@@ -22,7 +22,8 @@ struct Int8Row {
     int32_t* offset;
 };
 
-// Rows of int8. A row begins at a multiple of `stride`, and zeros fill its last group of four.
+// Rows of int8, as wide as the kernel that multiplies them wants each value. A row begins at a
+// multiple of `stride` bytes, and zeros fill its last group of four.
 struct Int8Rows {
     int8_t* values;
     int64_t stride;
