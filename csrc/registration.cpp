@@ -71,7 +71,9 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def(
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
-    m.def("catalogue_child(Tensor[] arrays, Tensor node, Tensor token) -> Tensor");
+    m.def(
+        "catalogue_walk(Tensor[] arrays, Tensor parent, Tensor(a!) state, Tensor row_slot, "
+        "Tensor node, Tensor token, Tensor num_generated) -> Tensor");
     m.def(
         "catalogue_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
         "bool eos_first, int num_columns, int normalise) -> Tensor");
@@ -105,7 +107,7 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::gather_rows>(m, "gather_rows");
     pybeam::implement<&pybeam::scatter_rows>(m, "scatter_rows");
     pybeam::implement<&pybeam::backtrace>(m, "backtrace");
-    pybeam::implement<&pybeam::catalogue_child>(m, "catalogue_child");
+    pybeam::implement<&pybeam::catalogue_walk>(m, "catalogue_walk");
     pybeam::implement<&pybeam::catalogue_columns>(m, "catalogue_columns");
     pybeam::implement<&pybeam::linear>(m, "linear");
     pybeam::implement<&pybeam::embed>(m, "embed");

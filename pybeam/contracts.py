@@ -90,6 +90,16 @@ class ColumnRules(NamedTuple):
     normalise: int  # a `Normalise`
 
 
+class ColumnTokens(NamedTuple):
+    """The tokens of the columns of each row: those of the edges of its node in a tree, and EOS."""
+
+    token: Tensor  # [E] int32, of every edge
+    first: Tensor  # [F + 1] int32, edges of node n < F are first[n] .. first[n + 1]
+    node: Tensor  # [R] int32, the node of each row; -1 outside
+    eos_id: int
+    eos_first: bool  # see `ColumnRules`
+
+
 class SelectOptions(NamedTuple):
     """The rules of one `select`; `pybeam.ops.select` says what each means. None: the rule is off."""
 

@@ -29,6 +29,15 @@ Edges edges_of(const CatalogueTree& tree, int64_t node) {
     return edges;
 }
 
+// The node that a token leads to; -1: there is none.
+int32_t child_of(const CatalogueTree& tree, int64_t node, int32_t token) {
+    const Edges edges = edges_of(tree, node);
+    const int32_t *begin = tree.token + edges.begin, *end = tree.token + edges.end;
+    const int32_t* found = std::lower_bound(begin, end, token);
+    const bool is_there = found != end && *found == token;
+    return is_there ? static_cast<int32_t>(found - tree.token) + 1 : -1;
+}
+
 float logit_at(const void* row, DType dtype, int64_t i) {
     switch (dtype) {
         case DType::kBFloat16:
@@ -126,14 +135,29 @@ class Columns {
 
 }  // namespace
 
-void launch_catalogue_child(const CatalogueChildParams& p) {
+void launch_catalogue_walk(const CatalogueWalkParams& p) {
     for (int64_t row = 0; row < p.num_rows; ++row) {
-        const Edges edges = edges_of(p.tree, p.node[row]);
-        const int32_t *begin = p.tree.token + edges.begin, *end = p.tree.token + edges.end;
-        const int32_t* found = std::lower_bound(begin, end, p.given[row]);
-        const bool is_there = found != end && *found == p.given[row];
-        p.out[row] = is_there ? static_cast<int32_t>(found - p.tree.token) + 1 : -1;
+        const int64_t slot = p.row_slot[row], node = p.node[row];
+        if (slot < 0 || slot >= p.num_slots || node < 0 || node >= p.max_nodes) {
+            throw std::runtime_error("`row_slot` and `node` must be those of token trees");
+        }
+        const int64_t line = slot * p.max_nodes;
+        const int64_t parent = std::max(p.parent[line + node], 0);
+        if (parent >= p.max_nodes) throw std::runtime_error("`parent` must hold nodes");
+        const bool has_begun = p.num_generated[row] > 0;
+        const int32_t here = has_begun ? child_of(p.tree, p.state[line + parent], p.token[row]) : 0;
+        p.out[row] = p.state[line + node] = here;
     }
+}
+
+int32_t ColumnTokens::token(int64_t row, int32_t column) const {
+    if (column == eos_column()) return eos_id;
+    const Edges edges = row < 0 || row >= num_rows ? Edges{0, 0} : edges_of(tree, node[row]);
+    const int64_t edge = edges.begin + column - (eos_first ? 1 : 0);
+    if (edge < edges.begin || edge >= edges.end) {
+        throw std::runtime_error("a survivor has the column of no token");
+    }
+    return tree.token[edge];
 }
 
 int64_t most_edges(const CatalogueTree& tree, const int32_t* node, int64_t num_rows) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../params/beams.h"
+#include "../params/catalogue.h"
 #include "../params/select.h"
 #include "../scratch.h"
 #include "beams.h"
@@ -201,8 +202,9 @@ class BeamProgram {
         stage_ = Stage::kChosen;
     }
 
-    // Selects the survivors of the beams that were read. Nothing changes.
-    void choose(const Tensor& logits) {
+    // Selects the survivors of the beams that were read. Nothing changes. Logits are those of a
+    // vocabulary, or of columns.
+    void choose(const Tensor& logits, const ColumnTokens* columns = nullptr) {
         PYBEAM_CHECK(stage_ != Stage::kNone, "`choose` needs a `read` before it");
         stage_ = Stage::kRead;
         PYBEAM_CHECK_VALUE(logits.device() == Device{}, "`logits` must be on cpu, but is on ",
@@ -220,6 +222,7 @@ class BeamProgram {
         params.num_rows = logits.size(0);
         params.num_threads = num_threads();
         enter(params);
+        if (columns != nullptr) narrow(*columns, params);
         capacity_ = params.capacity;
         const int64_t num_beams = params.num_beams, num_survivors = num_beams * capacity_;
         params.token_out = token_.room(num_survivors);
@@ -230,6 +233,7 @@ class BeamProgram {
         params.num_finished_out = num_finished_.room(num_beams);
         params.has_nan_out = has_nan_.room(num_beams);
         launch_select(params);
+        if (columns != nullptr) name_tokens(*columns, params);
         if (rules_.eos.count > 1) unite_eos(num_survivors);
         stage_ = Stage::kChosen;
     }
@@ -310,6 +314,37 @@ class BeamProgram {
         params.capacity = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
     }
 
+    // Gives `select` columns in place of tokens.
+    void narrow(const ColumnTokens& columns, SelectParams& params) {
+        PYBEAM_CHECK_VALUE(columns.num_rows == params.num_rows, "there must be a node for each of ",
+                           params.num_rows, " rows, but there are ", columns.num_rows);
+        params.eos = eos_of({columns.eos_column()});
+        int32_t* forced = forced_column_.room(params.num_beams);
+        for (int64_t a = 0; a < params.num_beams; ++a) {
+            forced[a] = params.forced[a] < 0 ? -1 : columns.other_column();
+        }
+        params.forced = forced;
+    }
+
+    // Writes tokens over the columns of survivors.
+    void name_tokens(const ColumnTokens& columns, const SelectParams& params) {
+        static thread_local std::vector<int64_t> row_of;  // of the entries of a beam
+        int64_t row = 0;
+        for (int64_t a = 0; a < params.num_beams; ++a) {
+            row_of.clear();
+            for (int32_t entry = params.offset[a]; entry < params.offset[a + 1]; ++entry) {
+                const bool is_held = params.is_ended != nullptr && params.is_ended[entry];
+                row_of.push_back(is_held ? -1 : row++);
+            }
+            for (int64_t i = a * capacity_; i < (a + 1) * capacity_; ++i) {
+                int32_t& token = params.token_out[i];
+                if (token < 0) continue;
+                const int32_t given = forced_.get()[a];
+                token = given >= 0 ? given : columns.token(row_of[params.parent_out[i]], token);
+            }
+        }
+    }
+
     // Every EOS becomes the first one, and the original tokens are kept.
     void unite_eos(int64_t num_survivors) {
         int32_t* token = token_.get();
@@ -330,7 +365,7 @@ class BeamProgram {
     Scratch<float> score_;
     Scratch<int32_t> entry_offset_;
     Scratch<bool> is_ended_;
-    Scratch<int32_t> width_, max_candidates_, forced_;
+    Scratch<int32_t> width_, max_candidates_, forced_, forced_column_;
     Scratch<float> margin_, local_margin_, best_finished_;
     Scratch<bool> ban_eos_;
 

@@ -1,4 +1,4 @@
-// The operators `catalogue_child` and `catalogue_columns`.
+// The operators `catalogue_walk` and `catalogue_columns`.
 #pragma once
 
 #include "../params/catalogue.h"
@@ -6,21 +6,24 @@
 
 namespace pybeam {
 
+inline CatalogueTree catalogue_tree_of(const Tensor& token, const Tensor& first) {
+    check_dim("token", token, 1);
+    check_dim("first", first, 1);
+    PYBEAM_CHECK_VALUE(first.size(0) >= 2, "`first` must have at least 2 numbers, but has ",
+                       first.size(0));
+    return {state<const int32_t>("token", token, ScalarType::kInt32, token.sizes()),
+            state<const int32_t>("first", first, ScalarType::kInt32, first.sizes()), token.size(0),
+            first.size(0) - 1};
+}
+
 // The arrays of a catalogue: tokens, first edges and filters.
 class CatalogueArguments {
   public:
     explicit CatalogueArguments(TensorList arrays) {
         check_size("arrays", arrays, 3);
-        const Tensor &token = arrays[0], &first = arrays[1], &words = arrays[2];
-        check_dim("token", token, 1);
-        check_dim("first", first, 1);
+        const Tensor& words = arrays[2];
+        tree = catalogue_tree_of(arrays[0], arrays[1]);
         check_dim("words", words, 2);
-        PYBEAM_CHECK_VALUE(first.size(0) >= 2, "`first` must have at least 2 numbers, but has ",
-                           first.size(0));
-        tree.token = state<const int32_t>("token", token, ScalarType::kInt32, token.sizes());
-        tree.first = state<const int32_t>("first", first, ScalarType::kInt32, first.sizes());
-        tree.num_edges = token.size(0);
-        tree.num_inner = first.size(0) - 1;
         filters = state<const uint32_t>("words", words, ScalarType::kInt32, words.sizes());
         num_filters = words.size(0);
         num_words = words.size(1) / 2;
@@ -33,14 +36,31 @@ class CatalogueArguments {
     int64_t num_filters, num_words;
 };
 
-inline Tensor catalogue_child(TensorList arrays, const Tensor& node, const Tensor& token) {
+inline Tensor catalogue_walk(TensorList arrays, const Tensor& parent, const Tensor& state_of,
+                             const Tensor& row_slot, const Tensor& node, const Tensor& token,
+                             const Tensor& num_generated) {
     const CatalogueArguments own(arrays);
+    check_dim("state", state_of, 2);
     check_dim("node", node, 1);
-    const int64_t num_rows = node.size(0);
-    const Argument<int32_t> node_arg("node", node, ScalarType::kInt32, {num_rows});
-    const Argument<int32_t> token_arg("token", token, ScalarType::kInt32, {num_rows});
-    Tensor out = empty({num_rows}, ScalarType::kInt32);
-    launch_catalogue_child({own.tree, node_arg, token_arg, data<int32_t>(out), num_rows});
+    const IntList nodes = state_of.sizes(), rows = node.sizes();
+    CatalogueWalkParams params{};
+    params.tree = own.tree;
+    params.parent = state<const int32_t>("parent", parent, ScalarType::kInt32, nodes);
+    params.state = state<int32_t>("state", state_of, ScalarType::kInt32, nodes);
+    params.num_slots = nodes[0];
+    params.max_nodes = nodes[1];
+    const Argument<int32_t> slot_arg("row_slot", row_slot, ScalarType::kInt32, rows);
+    const Argument<int32_t> node_arg("node", node, ScalarType::kInt32, rows);
+    const Argument<int32_t> token_arg("token", token, ScalarType::kInt32, rows);
+    const Argument<int32_t> num_arg("num_generated", num_generated, ScalarType::kInt32, rows);
+    params.row_slot = slot_arg;
+    params.node = node_arg;
+    params.token = token_arg;
+    params.num_generated = num_arg;
+    params.num_rows = rows[0];
+    Tensor out = empty(rows, ScalarType::kInt32);
+    params.out = data<int32_t>(out);
+    launch_catalogue_walk(params);
     return out;
 }
 

@@ -3,8 +3,10 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "catalogue.h"
 #include "draft_program.h"
 #include "python.h"
 
@@ -189,14 +191,35 @@ inline PyObject* beam_program_take(PyBeamProgram* self, Arguments args, Py_ssize
     });
 }
 
-// choose(logits)
-inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
+// The columns of logits, see `ColumnTokens` in Python.
+inline ColumnTokens column_tokens_of(PyObject* given, const Tensor& logits) {
+    PYBEAM_CHECK_TYPE(PyTuple_Check(given) && PyTuple_Size(given) == 5,
+                      "expected ColumnTokens, but got ", type_name(given));
+    const Tensor token = tensor_of(PyTuple_GetItem(given, 0));
+    const Tensor first = tensor_of(PyTuple_GetItem(given, 1));
+    const Tensor node = tensor_of(PyTuple_GetItem(given, 2));
+    check_dim("logits", logits, 2);
+    ColumnTokens columns{};
+    columns.tree = catalogue_tree_of(token, first);
+    columns.node = state<const int32_t>("node", node, ScalarType::kInt32, {node.numel()});
+    columns.num_rows = node.numel();
+    columns.num_columns = logits.size(1);
+    columns.eos_id = static_cast<int32_t>(int_of(PyTuple_GetItem(given, 3)));
+    columns.eos_first = PyObject_IsTrue(PyTuple_GetItem(given, 4)) != 0;
+    return columns;
+}
+
+// choose(logits[, columns])
+inline PyObject* beam_program_choose(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
         const Recorded recorded("native::choose");
-        const Tensor logits = tensor_of(given);
+        check_arguments(num_args, num_args == 2 ? 2 : 1);
+        const Tensor logits = tensor_of(args[0]);
+        std::optional<ColumnTokens> columns;
+        if (num_args == 2) columns = column_tokens_of(args[1], logits);
         {
             const Unlocked unlocked;
-            self->parts->program->choose(logits);
+            self->parts->program->choose(logits, columns ? &*columns : nullptr);
         }
         return Py_NewRef(Py_None);
     });
@@ -245,7 +268,7 @@ inline bool add_beam_program(PyObject* module) {
         {"close", method(&beam_program_close), METH_O, nullptr},
         {"finished", method(&beam_program_finished), METH_FASTCALL, nullptr},
         {"read", method(&beam_program_read), METH_FASTCALL, nullptr},
-        {"choose", method(&beam_program_choose), METH_O, nullptr},
+        {"choose", method(&beam_program_choose), METH_FASTCALL, nullptr},
         {"inputs", method(&beam_program_inputs), METH_NOARGS, nullptr},
         {"take", method(&beam_program_take), METH_FASTCALL, nullptr},
         {"commit", method(&beam_program_commit), METH_O, nullptr},

@@ -16,12 +16,31 @@ struct CatalogueTree {
     int64_t num_inner;
 };
 
-struct CatalogueChildParams {
+// Where the rows of a step are in the tree: `state` has the node of every node of a token tree.
+struct CatalogueWalkParams {
+    CatalogueTree tree;
+    const int32_t* parent;  // [slots, nodes], of the token trees; -1: there is none
+    int32_t* state;         // like it
+    int64_t num_slots, max_nodes;
+    const int32_t *row_slot, *node, *token, *num_generated;  // per row
+    int32_t* out;                                            // per row; -1 is outside
+    int64_t num_rows;
+};
+
+// The tokens of the columns of rows: those of the edges of a row's node, and EOS.
+struct ColumnTokens {
     CatalogueTree tree;
     const int32_t* node;  // per row; -1 is outside
-    const int32_t* given;
-    int32_t* out;
     int64_t num_rows;
+    int64_t num_columns;  // that of EOS included
+    int32_t eos_id;
+    bool eos_first;
+
+    int32_t eos_column() const { return eos_first ? 0 : static_cast<int32_t>(num_columns - 1); }
+    // one that is not that of EOS
+    int32_t other_column() const { return eos_first ? static_cast<int32_t>(num_columns - 1) : 0; }
+    // Throws std::runtime_error if it is the column of no token.
+    int32_t token(int64_t row, int32_t column) const;
 };
 
 // The tokens whose probabilities sum to 1; `Normalise` in Python.
@@ -47,7 +66,8 @@ struct CatalogueColumnsParams {
     int num_threads;
 };
 
-void launch_catalogue_child(const CatalogueChildParams& params);
+// Goes on from the node of a row's parent by its token, from the root where it is the first one.
+void launch_catalogue_walk(const CatalogueWalkParams& params);
 
 // The most edges of a row's node, at least 1.
 int64_t most_edges(const CatalogueTree& tree, const int32_t* node, int64_t num_rows);

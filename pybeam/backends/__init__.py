@@ -165,8 +165,23 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """`pybeam.ops.backtrace`, which also checks its arguments."""
 
-    def catalogue_child(self, arrays: CatalogueArrays, node: Tensor, token: Tensor, /) -> Tensor:
-        """Return the nodes [R] int32 that tokens [R] lead to from nodes [R]; -1 where there is none."""
+    def catalogue_walk(
+        self,
+        arrays: CatalogueArrays,
+        parent: Tensor,
+        state: Tensor,
+        row_slot: Tensor,
+        node: Tensor,
+        token: Tensor,
+        num_generated: Tensor,
+        /,
+    ) -> Tensor:
+        """Return where rows are in a catalogue's tree: nodes [R] int32, -1 outside.
+
+        They are noted in `state` [S, N], by slot and node of the token trees, whose parents are `parent`
+        [S, N]. A row goes on from where its parent is by its token [R]; one that has generated none is at the
+        root.
+        """
 
     def catalogue_columns(
         self,

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from pybeam.backends.arrays import NO_LIMIT
-from pybeam.contracts import Survivors
+from pybeam.contracts import ColumnTokens, Survivors
 
 INF = float("inf")
 
@@ -71,8 +71,11 @@ class BeamProgram(Protocol):
     def inputs(self) -> Sequence[Tensor]:
         """The tensors of `SelectInputs` of the beams that were read."""
 
-    def choose(self, logits: Tensor, /) -> None:
-        """Select the survivors of the beams that were read, by their logits [R, V]. It changes no beam."""
+    def choose(self, logits: Tensor, columns: ColumnTokens | None = None, /) -> None:
+        """Select the survivors of the beams that were read, by their logits [R, V]. It changes no beam.
+
+        With `columns`, logits [R, M + 1] are those of columns, and survivors have the tokens of theirs.
+        """
 
     def take(self, slot: Tensor, survivors: Survivors, /) -> None:
         """Go on with these survivors of slots [A], which somebody else has selected. It changes no beam."""

@@ -161,7 +161,7 @@ def catalogue_columns(
     return _catalogue_columns(arrays, logits, node, line, *rules)
 
 
-catalogue_child = _operator("catalogue_child")
+catalogue_walk = _operator("catalogue_walk")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")
 gather_rows = _operator("gather_rows")
@@ -228,8 +228,8 @@ def _(*_args) -> None:
     return None
 
 
-@torch.library.register_fake("pybeam::catalogue_child")
-def _(_arrays, node, _token) -> Tensor:
+@torch.library.register_fake("pybeam::catalogue_walk")
+def _(_arrays, _parent, _state, _row_slot, node, _token, _num_generated) -> Tensor:
     return node.new_empty(node.shape)
 
 

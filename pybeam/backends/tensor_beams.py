@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,10 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import ActiveRules, BeamRules
 from pybeam.backends.transfer import all_to_device, to_device
-from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.contracts import ColumnTokens, Finishing, SelectOptions, Survivors
+
+if TYPE_CHECKING:
+    from pybeam.backends.torch_catalogue import RowPlaces
 
 INT = torch.int32
 # every place in a beam may have one candidate that goes on, and one that finishes
@@ -73,6 +76,7 @@ class TensorBeams:
         # on the device, because each number that a step makes there is a kernel
         self._eos = to_device(rules.eos_ids, INT, self._device)
         self._slot: Tensor | None = None
+        self._rows: RowArrays | None = None
         self._inputs: SelectInputs | None = None
         self._survivors: Survivors | None = None
         self._moves: tuple[Tensor, Tensor] | None = None
@@ -85,21 +89,23 @@ class TensorBeams:
         is_held = self._rules.finishing == Finishing.HELD
         num_entries = slot.numel() * self._beams.score.shape[1] if is_held else num_rows
         self._slot, self._survivors = slot, None
-        rows, self._inputs = self._functions.read(
+        self._rows, self._inputs = self._functions.read(
             self._tree, self._beams, slot, self._rules.refills, num_rows, num_entries
         )
-        return rows
+        return self._rows
 
     def inputs(self) -> SelectInputs:
         assert self._inputs is not None, "`inputs` needs a `read` before it"
         return self._inputs
 
-    def choose(self, logits: Tensor) -> None:
+    def choose(self, logits: Tensor, columns: ColumnTokens | None = None) -> None:
+        assert self._slot is not None and self._rows is not None, (
+            "`choose` needs a `read` before it"
+        )
         inputs = self.inputs()
         options = select_options(self._rules, self._active, inputs, self._beams.score.shape[1])
-        self._survivors = self._functions.select(
-            logits, inputs.score, inputs.offset, inputs.width, options
-        )
+        given = logits, columns, inputs, options, self._slot, self._rows, self._beams.is_alive
+        self._survivors = select_among(self._functions.select, *given)
 
     def take(self, slot: Tensor, survivors: Survivors) -> None:
         self._slot, self._survivors = slot, survivors
@@ -157,7 +163,6 @@ class TensorDrafts(TensorBeams):
         self._draft_functions, self._drafts = draft_functions, drafts
         self._tokens = DraftTokens(rules.eos_ids[0], vocab_size)
         self._no_row = torch.zeros(0, dtype=INT, device=self._device)
-        self._rows: RowArrays | None = None
 
     def open(self, slots: list[int], ints: list[int], floats: list[float], start_id: int) -> None:
         slot, lines = new_lines(self._device, slots, ints, floats)
@@ -169,8 +174,9 @@ class TensorDrafts(TensorBeams):
         self._rows = rows._replace(position=rows.position + rows.entry)
         return self._rows
 
-    def choose(self, logits: Tensor) -> None:
+    def choose(self, logits: Tensor, columns: ColumnTokens | None = None) -> None:
         assert self._rows is not None, "`choose` needs a `read` before it"
+        assert columns is None, "guesses are checked against the vocabulary"
         places = self._rows.row_slot, self._rows.position
         given = self._beams, self._rules, self._active, *places
         self._survivors = select_rows(self._functions.select, *given, logits)
@@ -187,6 +193,25 @@ class TensorDrafts(TensorBeams):
 
     def moves(self) -> tuple[Tensor, Tensor]:
         return self._no_row, self._no_row
+
+
+def select_among(
+    select: Select,
+    logits: Tensor,
+    columns: ColumnTokens | None,
+    inputs: SelectInputs,
+    options: SelectOptions,
+    slot: Tensor,
+    rows: RowPlaces,
+    is_alive: Tensor,
+) -> Survivors:
+    """`select` for slots [A] among a vocabulary, or among columns; see `select_columns`."""
+    if columns is None:
+        return select(logits, inputs.score, inputs.offset, inputs.width, options)
+    # few searches have columns
+    from pybeam.backends.torch_catalogue import select_columns
+
+    return select_columns(select, logits, columns, inputs, options, slot, rows, is_alive)
 
 
 def select_rows(

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import CatalogueArrays
-from pybeam.contracts import ColumnRules, Normalise
+from pybeam.backends.arrays import CatalogueArrays, SelectInputs
+from pybeam.contracts import ColumnRules, ColumnTokens, Normalise, SelectOptions, Survivors
 
 INF = float("inf")
 INT = torch.int32
 WORD = 32
+# the node of every catalogue's tree that no token leads to
+ROOT = 0
+
+Child = Callable[[CatalogueArrays, Tensor, Tensor], Tensor]
+Select = Callable[[Tensor, Tensor, Tensor, Tensor, SelectOptions], Survivors]
+
+
+class RowPlaces(Protocol):
+    """Where rows stand: the slot and the entry [R] of each."""
+
+    @property
+    def row_slot(self) -> Tensor: ...
+
+    @property
+    def entry(self) -> Tensor: ...
 
 
 def edges_of(arrays: CatalogueArrays, node: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,7 +39,26 @@ def edges_of(arrays: CatalogueArrays, node: Tensor) -> tuple[Tensor, Tensor]:
     return begin, torch.where(node < 0, begin, end)
 
 
+def catalogue_walk(
+    child: Child,
+    arrays: CatalogueArrays,
+    parent: Tensor,
+    state: Tensor,
+    row_slot: Tensor,
+    node: Tensor,
+    token: Tensor,
+    num_generated: Tensor,
+) -> Tensor:
+    """`Backend.catalogue_walk`, with a function that finds children as `catalogue_child` does."""
+    slot, own = row_slot.long(), node.long()
+    before = state[slot, parent[slot, own].long().clamp(min=0)]
+    here = torch.where(num_generated > 0, child(arrays, before, token), ROOT)
+    state[slot, own] = here
+    return here
+
+
 def catalogue_child(arrays: CatalogueArrays, node: Tensor, token: Tensor) -> Tensor:
+    """Return the nodes [R] int32 that tokens [R] lead to from nodes [R]; -1 where there is none."""
     low, high = edges_of(arrays, node)
     end, last = high, arrays.token.numel() - 1
     # the first edge whose token is not smaller lies from `low` to `high`
@@ -71,12 +108,49 @@ def _less(out: Tensor, logits: Tensor) -> Tensor:
     return torch.where(is_sound & (out == -INF), out, value)
 
 
-def catalogue_token(
-    arrays: CatalogueArrays, node: Tensor, column: Tensor, rules: ColumnRules, width: int
-) -> Tensor:
-    """The tokens [...] of these columns of the rows at these nodes, of `width` columns in all."""
-    eos_column = 0 if rules.eos_first else width - 1
-    begin = arrays.first[node.long().clamp(0, arrays.first.numel() - 1)].long()
-    edge = begin + column - int(rules.eos_first)
-    token = arrays.token[edge.clamp(0, arrays.token.numel() - 1)]
-    return torch.where(column == eos_column, rules.eos_id, token)
+def select_columns(
+    select: Select,
+    logits: Tensor,
+    columns: ColumnTokens,
+    inputs: SelectInputs,
+    options: SelectOptions,
+    slot: Tensor,
+    rows: RowPlaces,
+    is_alive: Tensor,
+) -> Survivors:
+    """`select` among columns: its survivors, with tokens in place of columns.
+
+    Args:
+        select: that of a backend.
+        logits: [R, M + 1], those of columns.
+        columns: which tokens they are.
+        inputs, options: as for the vocabulary.
+        slot: [A], the slots of the beams.
+        rows: where they are.
+        is_alive: [S, K], which entries of the beams are rows.
+    """
+    width, forced = logits.shape[1], options.forced
+    eos, other = (0, width - 1) if columns.eos_first else (width - 1, 0)
+    options = options._replace(eos_ids=(eos,))
+    if forced is not None:
+        options = options._replace(forced=torch.where(forced >= 0, other, -1).to(INT))
+    chosen = select(logits, inputs.score, inputs.offset, inputs.width, options)
+    if not columns.node.shape[0]:
+        return chosen  # nothing moves
+    # [A, 1], [A, C]
+    slots, parent = slot.long()[:, None], chosen.parent.clamp(min=0).long()
+    node_of = torch.zeros(is_alive.shape, dtype=INT, device=slot.device)
+    node_of[rows.row_slot.long(), rows.entry.long()] = columns.node
+    token = column_tokens(columns, node_of[slots, parent], chosen.token, width).to(INT)
+    if forced is not None:
+        token = torch.where(forced[:, None] >= 0, forced[:, None], token)
+    return chosen._replace(token=torch.where(chosen.token < 0, -1, token))
+
+
+def column_tokens(columns: ColumnTokens, node: Tensor, column: Tensor, width: int) -> Tensor:
+    """Return the tokens [...] of these columns, of `width` in all, of rows at these nodes [...]."""
+    eos_column = 0 if columns.eos_first else width - 1
+    begin = columns.first[node.long().clamp(0, columns.first.numel() - 1)].long()
+    edge = begin + column - int(columns.eos_first)
+    token = columns.token[edge.clamp(0, columns.token.numel() - 1)]
+    return torch.where(column == eos_column, columns.eos_id, token)

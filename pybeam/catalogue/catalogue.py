@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pybeam.backends.torch_catalogue import ROOT
 from pybeam.catalogue import filters, storage
 from pybeam.catalogue.filters import Filter
 from pybeam.catalogue.levels import Built, Progress, build
 from pybeam.catalogue.ragged import Ragged, encoded, ragged
 from pybeam.text.tokenizer import Tokenizer
-
-ROOT = 0
 
 
 class Catalogue:
@@ -56,6 +55,7 @@ class Catalogue:
         first_end = built.levels.end[0]
         self.shortest = int(np.searchsorted(built.levels.start, first_end, side="right")) - 1
         self.max_children = int(np.diff(built.levels.first).max())
+        self._asked: dict[int, bool] = {}  # the tokens that `has_token` was asked about
 
     @classmethod
     def build(
@@ -264,7 +264,10 @@ class Catalogue:
 
     def has_token(self, token: int) -> bool:
         """Whether the token is in some sequence."""
-        return bool((self._levels.token == token).any())
+        # each request asks about the same few, those of EOS
+        if token not in self._asked:
+            self._asked[token] = bool((self._levels.token == token).any())
+        return self._asked[token]
 
 
 def _column(array: Any, place: str) -> Ragged:

@@ -13,7 +13,7 @@ from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend, load
 from pybeam.backends.arrays import CatalogueArrays
 from pybeam.backends.torch_catalogue import edges_of
-from pybeam.catalogue.catalogue import ROOT, Catalogue
+from pybeam.catalogue.catalogue import Catalogue
 from pybeam.catalogue.filters import Filter
 from pybeam.contracts import ColumnRules, Normalise
 from pybeam.models.base import Model
@@ -136,14 +136,10 @@ class AllowedItems(ColumnProcessor):
     ) -> tuple[CatalogueArrays, Tensor]:
         """Go on to the nodes [R] of the rows, and note them."""
         words, _, token, first, state = data
-        arrays = CatalogueArrays(token, first, words)
-        slot, node = rows.row_slot.long(), rows.node.long()
-        parent = rows.tree.parent[slot, node].long().clamp(min=0)
-        here = backend.catalogue_child(arrays, state[slot, parent], rows.token)
+        arrays, places = CatalogueArrays(token, first, words), (rows.row_slot, rows.node)
         # items begin behind the prefix
-        here = torch.where(rows.num_generated > 0, here, ROOT)
-        state[slot, node] = here
-        return arrays, here
+        given = rows.tree.parent, state, *places, rows.token, rows.num_generated
+        return arrays, backend.catalogue_walk(arrays, *given)
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
         if not self.renormalize:

@@ -44,9 +44,9 @@ class Step:
         active, chain = arrays.active, arrays.processors
         # whether the step sees columns in place of the vocabulary; a target may be any token
         self._narrows = arrays.can_narrow and not active.target
-        # whether something changes what `select` is given, or what it has chosen
+        # whether something changes what the program has chosen
         is_given = active.target or (arrays.demotes and active.prefix)
-        self._adjusts = is_given or self._narrows or chain.perturbs
+        self._adjusts = is_given or chain.perturbs
         if self._narrows:
             rows.wanted = chain.wanted(rows)
         elif is_forced and not self._adjusts and arrays.skips_forced:
@@ -54,20 +54,23 @@ class Step:
 
     def choose(self, logits: Tensor) -> None:
         """Process the logits [R, V] of the rows, which may be overwritten, and select the survivors."""
+        chain = self._arrays.processors
         if self._arrays.algorithm.processors:
             logits = self._processed(logits)
         if self._adjusts:
             self._program.take(self.rows.slot, self.survivors(logits))
-        else:
+        elif chain.columns is None:
             self._program.choose(logits)
+        else:
+            self._program.choose(logits, chain.columns.tokens)
 
     def _processed(self, logits: Tensor) -> Tensor:
         return self._arrays.processors(logits, self.rows, narrows=self._narrows)
 
     def survivors(self, logits: Tensor) -> Survivors:
-        """Select apart from the program, so that targets, columns, samplers or rules about EOS have a say."""
+        """Select apart from the program, so that targets, samplers or rules about EOS have a say."""
         # most steps do without
-        from pybeam.backends.tensor_beams import select_options
+        from pybeam.backends.tensor_beams import select_among, select_options
         from pybeam.state.forced_decoding import Entries, demote_eos, force, next_forced, revive
 
         arrays, rows, inputs = self._arrays, self.rows, SelectInputs(*self._program.inputs())
@@ -77,19 +80,13 @@ class Step:
             target = next_forced(arrays.beams, rows.slot)
             score = revive(score, inputs.offset, target)
         options = select_options(arrays.rules, active, inputs, arrays.width_capacity)
-        columns = chain.columns
         if target is not None and options.ban_eos is not None:
             # the target's token has its log-prob from the best one, which may be EOS
             options = options._replace(ban_eos=options.ban_eos & (target < 0))
-        forced = options.forced
-        if columns is not None:
-            options = options._replace(eos_ids=(columns.eos_column,))
-            if forced is not None:
-                place = torch.where(forced >= 0, columns.other_column, -1).to(INT)
-                options = options._replace(forced=place)
-        chosen = arrays.backend.select(logits, score, inputs.offset, inputs.width, options)
-        if columns is not None:
-            chosen = columns.survivors(chosen, rows, arrays.beams.is_alive, forced)
+        columns = None if chain.columns is None else chain.columns.tokens
+        given = logits, columns, inputs._replace(score=score), options
+        places = rows.slot, rows, arrays.beams.is_alive
+        chosen = select_among(arrays.backend.select, *given, *places)
         if arrays.demotes and (active.prefix or active.target):
             chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
         log_probs = chain.log_probs if chain.perturbs else None

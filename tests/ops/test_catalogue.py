@@ -34,16 +34,65 @@ def ints(values) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.int32)
 
 
-def test_child(kernel):
+def walks(num: int) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Arguments of `catalogue_walk` for so many rows, and what it must return and note."""
     rng = random.Random(1)
-    pairs = [(rng.randrange(-1, len(NODES)), rng.randrange(V + 2)) for _ in range(300)]
-    node, token = ints(n for n, _ in pairs), ints(t for _, t in pairs)
-    found = backends.load(kernel).catalogue_child(arrays(), node, token)
+    slots, nodes = 3, 200
+    parent = ints(rng.randrange(-1, i) if i else -1 for _ in range(slots) for i in range(nodes))
+    state = ints(rng.randrange(-1, len(NODES)) for _ in range(slots * nodes))
+    parent, state = parent.view(slots, nodes), state.view(slots, nodes)
+    # no row stands on the parent of another
+    places = [(slot, node) for slot in range(slots) for node in range(nodes // 2, nodes)]
+    parent[:, nodes // 2 :] %= nodes // 2
+    rows = rng.sample(places, num)
+    token, num_generated = rng.choices(range(V + 2), k=num), rng.choices(range(-1, 6), k=num)
     number = {one: n for n, one in enumerate(NODES)}
-    assert found.tolist() == [-1 if n < 0 else number.get((*NODES[n], t), -1) for n, t in pairs]
-    assert found.dtype == torch.int32
-    none = ints([])
-    assert backends.load(kernel).catalogue_child(arrays(), none, none).shape == (0,)
+    expected, noted = [], state.clone()
+    for (slot, node), own, n in zip(rows, token, num_generated, strict=True):
+        before = int(state[slot, max(int(parent[slot, node]), 0)])
+        child = -1 if before < 0 else number.get((*NODES[before], own), -1)
+        expected.append(child if n > 0 else 0)
+        noted[slot, node] = expected[-1]
+    places = (ints(one) for one in zip(*rows, strict=True)) if rows else (ints([]), ints([]))
+    return [parent, state, *places, ints(token), ints(num_generated)], ints(expected), noted
+
+
+@pytest.mark.parametrize("num", [0, 250])
+def test_walk(kernel, num):
+    check_walk(kernel, num)
+
+
+def test_walk_of_the_reference():
+    check_walk("reference", 250)
+
+
+def check_walk(name, num):
+    given, expected, noted = walks(num)
+    found = backends.load(name).catalogue_walk(arrays(), *given)
+    assert torch.equal(found, expected)
+    assert torch.equal(given[1], noted)
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [
+        (0, torch.zeros(3, 9, dtype=torch.int32), "`parent` must be"),
+        (0, torch.full((3, 200), 200, dtype=torch.int32), "`parent` must hold nodes"),
+        (1, torch.zeros(600, dtype=torch.int32), "`state` must have 2"),
+        (2, ints([0, 3]), "`row_slot` and `node` must be those"),
+        (2, ints([-1, 0]), "`row_slot` and `node` must be those"),
+        (3, ints([0, 200]), "`row_slot` and `node` must be those"),
+        (3, ints([0, -1]), "`row_slot` and `node` must be those"),
+        (4, ints([0]), "`token` must be"),
+        (5, ints([0]).long(), "`num_generated` must be"),
+    ],
+)
+def test_wrong_walks(index, value, message):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    given, *_ = walks(2)
+    given[index] = value
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        native.catalogue_walk(arrays(), *given)
 
 
 def expected(logits, node, line, rules, num_columns):

@@ -52,7 +52,7 @@ A_LITTLE = {
     "ops/test_rotary.py": ("test_by_hand",),
     "ops/test_gated.py": ("test_as_its_formula[triton-1-300-4]",),
     "ops/test_catalogue.py": (
-        "test_child",
+        "test_walk",
         "test_columns[triton-dtype0-0-1]",
         "test_a_row_that_is_not_sound_is_nan",
     ),

@@ -9,6 +9,7 @@ import torch
 import pybeam
 from pybeam import backends, compat
 from pybeam.backends.beam_program import BeamProgram
+from pybeam.contracts import ColumnTokens
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.step import Step, StepPlan
@@ -150,6 +151,30 @@ def test_wrong_arguments():
         step.choose(torch.zeros(VOCAB))
     with pytest.raises(RuntimeError, match="one row per entry"):
         step.choose(torch.zeros(0, VOCAB))
+
+
+def test_wrong_columns():
+    """What names tokens is checked as other addresses are."""
+    state = opened()
+    step = program(state)
+    tree = ColumnTokens(ints([3, 4]), ints([0, 2]), ints([0]), EOS, eos_first=True)
+    step.read(ints([0]), 1)
+    step.choose(torch.zeros(1, 3), tree)
+    for changes, width, error, message in (
+        (dict(node=ints([0, 0])), 3, ValueError, "a node for each of 1 rows"),
+        (dict(first=ints([0])), 3, ValueError, "`first` must have at least 2"),
+        (dict(first=ints([0, 3])), 3, RuntimeError, "`first` must ascend"),
+        (dict(node=ints([1])), 3, RuntimeError, "the column of no token"),
+        ({}, 4, RuntimeError, "the column of no token"),
+    ):
+        # EOS is the last of all
+        logits = torch.arange(width).float()[None]
+        with pytest.raises(error, match=message):
+            step.choose(logits, tree._replace(**changes))
+    with pytest.raises(TypeError, match="expected ColumnTokens, but got list"):
+        step.choose(torch.zeros(1, 3), [])
+    with pytest.raises(ValueError, match="`logits` must have 2"):
+        step.choose(torch.zeros(3), tree)
 
 
 def test_wrong_lists():

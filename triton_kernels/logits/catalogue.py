@@ -122,7 +122,7 @@ def columns_kernel(
 
 
 def catalogue_child(arrays: tuple[Tensor, ...], node: Tensor, token: Tensor) -> Tensor:
-    """See `pybeam.backends.Backend.catalogue_child`."""
+    """See `pybeam.backends.torch_catalogue.catalogue_child`."""
     edge_token, first, _ = arrays
     out = torch.empty_like(node)
     if node.numel():
