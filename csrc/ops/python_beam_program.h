@@ -62,7 +62,8 @@ struct PyBeamProgram {
     struct Parts {
         Ref tree, beams, drafts;  // own the memory
         std::unique_ptr<BeamProgram> program;
-        std::array<Lent, BeamProgram::kNumRowArrays> rows;
+        // those of steps that differ by a row or two, because guesses and beams come and go
+        std::array<std::array<Lent, BeamProgram::kNumRowArrays>, 4> rows;
         Lent report;
     };
 
@@ -156,7 +157,7 @@ inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize
         const Tensor slot = tensor_of(args[0]);
         const int64_t num_rows = int_of(args[1]);
         PYBEAM_CHECK_VALUE(num_rows >= 0, "`num_rows` must not be negative");
-        auto& rows = self->parts->rows;
+        auto& rows = self->parts->rows[num_rows % self->parts->rows.size()];
         std::array<int32_t*, BeamProgram::kNumRowArrays> memory;
         for (size_t i = 0; i < memory.size(); ++i) {
             memory[i] = rows[i].room(i == BeamProgram::kOffset ? slot.numel() + 1 : num_rows);
