@@ -11,7 +11,7 @@ import torch
 
 import pybeam
 from benchmarks import peers
-from benchmarks.corpus import Corpus
+from benchmarks.corpus import EOS, Corpus
 from benchmarks.gpu import ctranslate2_process, expected
 from benchmarks.meter import GIGA
 from benchmarks.setup import Setup
@@ -54,14 +54,35 @@ class Foreseeing(Ours):
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
         model = setup.networks.ours(network, self.dtype)
-        greedy = pybeam.Decoder(model, pybeam.greedy(max_length=MAX_LENGTH))
-        outputs = [result.hypotheses[0] for result in greedy.decode(data.sources)]
         lengths = {
             tuple(source): len(h.tokens) + h.ended
-            for source, h in zip(data.sources, outputs, strict=True)
+            for source, h in zip(data.sources, greedy_outputs(model, data.sources), strict=True)
         }
         algorithm = self.algorithm(lambda request: lengths[tuple(request.source)])
         return Decoding(model, algorithm, self.schedule)
+
+
+@dataclass(frozen=True)
+class Remembering(Ours):
+    """The algorithm is a function of guesses: greedy's output for so large a part of each source."""
+
+    part: float = 1.0
+
+    def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
+        model = setup.networks.ours(network, self.dtype)
+        parts = [[*s[: round(self.part * (len(s) - 1))], EOS] for s in data.sources]
+        memory = {
+            tuple(source): h.tokens
+            for source, h in zip(data.sources, greedy_outputs(model, parts), strict=True)
+        }
+        guesses = pybeam.drafts.function(lambda request: memory[tuple(request.source)])
+        return Decoding(model, self.algorithm(guesses), self.schedule)
+
+
+def greedy_outputs(model, sources: list[list[int]]) -> list[pybeam.Hypothesis]:
+    """The output of greedy search for each source."""
+    decoder = pybeam.Decoder(model, pybeam.greedy(max_length=MAX_LENGTH))
+    return [result.hypotheses[0] for result in decoder.decode(sources)]
 
 
 @dataclass(frozen=True)

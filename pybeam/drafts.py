@@ -2,8 +2,9 @@
 
 A source has one hypothesis. A step sends its last token and guesses of the tokens behind it through the
 model, as rows that see each other causally. The model's output at a row is final if every guess before
-it was right. So the output is that of greedy decoding, whatever is guessed. An output that is not final
-becomes the next guess of its place, which is the iteration of Jacobi. See Santilli et al. 2023.
+it was right. So the output is that of greedy decoding, whatever is guessed. Where every token is guessed, an
+output that is not final becomes the next guess of its place, which is the iteration of Jacobi. See Santilli
+et al. 2023.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from pybeam.arguments import LARGEST_INT32, whole
-from pybeam.backends.arrays import MOST_NGRAM, STEP
+from pybeam.backends.arrays import FILL_LAST, FILL_NONE, MOST_NGRAM, STEP
 from pybeam.contracts import MASK_WIDTH
 from pybeam.request import Request
 
@@ -30,6 +31,8 @@ __all__ = [
     "pad",
     "repeat_last",
 ]
+# nearly all are the first, which is soon seen
+INTS = int, Integral
 # the cost of a guess, in steps of a source that is decoded alone: an estimate, which `price=` replaces
 PRICE = 0.25
 # hundredths of a step that a source may lose on guesses before one of them is right
@@ -43,14 +46,15 @@ class Initialiser(ABC):
     outside the vocabulary, the guess is `fill`.
 
     Attributes:
-        fill: "pad": the model's padding token (the start token if it has none). "last": the token
-            before. Or a token id.
+        fill: None: there is no guess, and the step ends before that token. The model's outputs behind a wrong
+            guess are no guesses either. "pad": the model's padding token (the start token if it has none).
+            "last": the token before. Or a token id.
         ngram: 0: the i-th of `guesses` is for the i-th generated token. n > 0: the guess is the token that
             followed the latest earlier occurrence of the last n tokens, in the output or else in
             `guesses`.
     """
 
-    fill: int | str = "last"
+    fill: int | str | None = None
     ngram: int = 0
 
     @abstractmethod
@@ -60,7 +64,7 @@ class Initialiser(ABC):
 
 @dataclass(frozen=True)
 class Fill(Initialiser):
-    fill: int | str = "pad"
+    fill: int | str | None = "pad"
 
     def guesses(self, request: Request) -> Sequence[int]:
         return ()
@@ -100,7 +104,7 @@ class FromFunction(Initialiser):
         guesses = self.function(request)
         guesses = guesses.tolist() if isinstance(guesses, Tensor | np.ndarray) else guesses
         is_list = isinstance(guesses, Sequence)
-        if not is_list or not all(isinstance(one, Integral) for one in guesses):
+        if not is_list or not all(isinstance(one, INTS) for one in guesses):
             raise TypeError(
                 f"`function` must return a list of token ids, which are ints, but returned {guesses!r}"
             )
@@ -118,7 +122,7 @@ def repeat_last() -> Initialiser:
 
 
 def copy_source(skip: int = 0) -> Initialiser:
-    """Guess the i-th token of the source; for outputs that copy or edit their source.
+    """Guess the i-th token of the source, and none behind its end; for outputs that copy or edit it.
 
     Args:
         skip: source ids to leave out at the beginning, such as a language code.
@@ -132,6 +136,8 @@ def copy_source(skip: int = 0) -> Initialiser:
 def ngram_lookup(n: int = 2) -> Initialiser:
     """Guess the token that followed the last `n` tokens before, in the output or else in the source.
 
+    Nothing is guessed behind tokens that have not stood there before.
+
     Args:
         n: 1 to 4.
 
@@ -144,6 +150,8 @@ def ngram_lookup(n: int = 2) -> Initialiser:
 def function(fn: Callable[[Request], Sequence[int]]) -> Initialiser:
     """Guess the tokens that a function of the request returns, such as an entry of a translation memory.
 
+    Nothing is guessed behind the end of them.
+
     Args:
         fn: ``fn(request) -> ids`` of the generated tokens: a list of ints, a 1-D tensor or an array.
 
@@ -153,7 +161,7 @@ def function(fn: Callable[[Request], Sequence[int]]) -> Initialiser:
     return FromFunction(fn)
 
 
-PAD = Fill()
+PAD, LOOKUP = Fill(), NgramLookup()
 
 
 @dataclass(frozen=True)
@@ -168,8 +176,9 @@ class Draft:
         max_window: most rows of a window that adapts and replaces blocks; None: blocks.
         price: the cost of a guess, in steps of a source that is decoded alone. The window adapts to it.
             None: `PRICE`, until `for_sources` computes a better one.
-        feeds_all: whether tokens behind a guessed EOS are sent through the model too, as in the paper. This
-            is wasted if the guess is right. If it is wrong, more tokens have been guessed.
+        feeds_all: whether tokens behind a guessed EOS are sent through the model too, as in the paper, and
+            where nobody guesses the token before. This is wasted if the guess of EOS is right. If it is
+            wrong, more tokens have been guessed.
 
     Raises:
         ValueError, TypeError: a value is out of range or of the wrong type.
@@ -198,9 +207,10 @@ class Draft:
                 f"{self.initialiser!r}"
             )
         fill = self.initialiser.fill
-        if not isinstance(fill, int) and fill not in ("pad", "last"):
+        if not isinstance(fill, int) and fill not in (None, "pad", "last"):
             raise ValueError(
-                f"`fill` of an initialiser must be 'pad', 'last' or a token id, but is {fill!r}"
+                "`fill` of an initialiser must be None, 'pad', 'last' or a token id, but is "
+                f"{fill!r}"
             )
 
     def max_rows(self, max_length: int) -> int:
@@ -232,7 +242,10 @@ class Draft:
         """Return the columns of `Drafts` of one source, whose horizon is a number."""
         assert not callable(self.horizon)
         most, fill = self.max_rows(max_length), self.initialiser.fill
+        if fill is None and self.feeds_all:
+            fill = "last"
         price = round(STEP * (PRICE if self.price is None else self.price))
+        fills = {None: FILL_NONE, "pad": pad_id, "last": FILL_LAST}
         return dict(
             max_rows=most,
             block=most if self.max_window is None else 0,
@@ -240,7 +253,7 @@ class Draft:
             window=1 if 2 * price > FIRST_CREDIT else min(2, most),
             credit=min(2 * price, FIRST_CREDIT),
             price=price,
-            fill=fill if isinstance(fill, int) else {"pad": pad_id, "last": -1}[fill],
+            fill=fill if isinstance(fill, int) else fills[fill],
             ngram=self.initialiser.ngram,
             num_guesses=num_guesses,
             feeds_all=int(self.feeds_all),
@@ -255,4 +268,4 @@ def _source_ids(request: Request) -> list[int]:
         return source.tolist() if is_ids else []
     if not isinstance(source, Sequence) or isinstance(source, str):
         return []
-    return [int(token) for token in source if isinstance(token, Integral)]
+    return [int(token) for token in source if isinstance(token, INTS)]

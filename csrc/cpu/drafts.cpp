@@ -62,7 +62,8 @@ int32_t ngram_guess(const Source& s, int32_t node) {
     return -1;
 }
 
-// Guesses the token at this node, after those before it.
+// Guesses the token at this node, after those before it. Returns a negative number where nobody
+// guesses.
 int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_size) {
     if (node <= s.known()) return s.beams.prefix[s.slot * s.beams.max_prefix + node - 1];
     if (carried >= 0) return carried;
@@ -74,10 +75,11 @@ int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_s
         guess = s.guess[place];
     }
     if (guess >= 0 && guess < vocab_size) return guess;
-    return s.draft[Drafts::kFill] >= 0 ? s.draft[Drafts::kFill] : s.token[node - 1];
+    const int32_t fill = s.draft[Drafts::kFill];
+    return fill == Drafts::kLast ? s.token[node - 1] : fill;
 }
 
-// How many rows the next step has, unless a guess ends the output.
+// How many rows the next step has, unless a guess ends the output or nobody guesses.
 int32_t next_rows(const Source& s) {
     if (s.ints[Beams::kReason] != static_cast<int32_t>(StopReason::kRunning)) return 0;
     const int32_t done = s.generated(s.depth()), block = s.draft[Drafts::kBlock];
@@ -107,6 +109,8 @@ void write_next_rows(const Source& s, const int32_t* carried, int32_t num_carrie
                      int64_t vocab_size) {
     const Tree& tree = s.tree;
     const int32_t depth = s.depth();
+    // an output behind a wrong guess is a poor guess where others are good
+    if (s.draft[Drafts::kFill] == Drafts::kNone) num_carried = 0;
     int32_t rows = next_rows(s);
     if (rows > tree.max_rows || depth + rows > tree.max_nodes || depth + rows > tree.max_live) {
         fail("a slot has no room for more rows or nodes; reserve more");
@@ -115,7 +119,11 @@ void write_next_rows(const Source& s, const int32_t* carried, int32_t num_carrie
     for (int32_t q = 1; q < rows; ++q) {
         const int32_t node = depth + q;
         const int32_t guess = guess_of(s, node, q <= num_carried ? carried[q - 1] : -1, vocab_size);
-        if (guess == eos_id && s.draft[Drafts::kFeedsAll] == 0) rows = q;  // nothing follows EOS
+        // nothing follows EOS
+        if (guess < 0 || (guess == eos_id && s.draft[Drafts::kFeedsAll] == 0)) {
+            rows = q;
+            break;
+        }
         s.token[node] = guess;
         tree.parent[nodes + node] = node - 1;
     }
@@ -151,7 +159,8 @@ void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
     int32_t& credit = draft[Drafts::kCredit];
     credit += kAllowance + kStep * num_hits - price * num_guesses;
     credit = std::min(credit, std::max(kMostCredit, 2 * price));
-    int32_t wanted = num_hits == num_guesses ? num_guesses + 1 : std::max(num_hits, 1);
+    const int32_t larger = std::max(2 * num_guesses, draft[Drafts::kWindow] - 1);
+    int32_t wanted = std::max(num_hits == num_guesses ? larger : num_hits, 1);
     // after a pause, wait until two guesses can be paid: the initialiser makes the first, and only
     // the second, which the model makes, shows whether guessing pays
     if (num_guesses == 0 && credit < 2 * price) wanted = 0;

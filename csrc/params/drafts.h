@@ -22,6 +22,8 @@ struct Drafts {
         kFeedsAll,
         kNumInts,
     };
+    // Values of kFill that are no tokens: the token before, or no guess, and no row.
+    enum Fill { kNone = -2, kLast };
     int32_t* ints;
     int32_t* guess;
     int64_t num_slots;

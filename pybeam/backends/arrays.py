@@ -60,13 +60,14 @@ DRAFT_COLUMNS = (
     "window",  # rows of the next step, if the window adapts
     "credit",  # credit that guesses have earned, in hundredths of a step
     "price",  # price of a guess, in hundredths of a step
-    "fill",  # the guess if there is no other; -1: the token before
+    "fill",  # the guess if there is no other; `FILL_LAST`: the token before; `FILL_NONE`: no row
     "ngram",  # length of n-grams that are looked up in output and guesses; 0: guesses are in order
     "num_guesses",
     "feeds_all",  # whether tokens behind a guessed EOS are sent through the model too
 )
 STEP = 100  # credit and price count hundredths of a step
 MOST_NGRAM = 4
+FILL_NONE, FILL_LAST = -2, -1
 # the last is the token that ended it, or -1
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_eos")
 # the log-prob is that of EOS
@@ -235,8 +236,7 @@ class Drafts(NamedTuple):
 
     def reserved(self, num_slots: int, num_guesses: int) -> Drafts:
         """Return the same guesses with room for that many slots, and guesses of each."""
-        shapes = (num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)
-        return _all_resized(self, shapes)
+        return _all_resized(self, [(num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)])
 
 
 class NewLines(NamedTuple):

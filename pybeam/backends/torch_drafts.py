@@ -18,6 +18,8 @@ from torch import Tensor
 
 from pybeam.backends.arrays import (
     EMPTY_BEAM,
+    FILL_LAST,
+    FILL_NONE,
     MAX_LENGTH,
     MOST_NGRAM,
     NAN,
@@ -180,7 +182,8 @@ def _adapt(
     price = drafts.price[i]
     credit = drafts.credit[i] + ALLOWANCE + STEP * num_hits - price * num_guesses
     credit = torch.minimum(credit, (2 * price).clamp(min=MOST_CREDIT))
-    wanted = torch.where(num_hits == num_guesses, num_guesses + 1, num_hits.clamp(min=1))
+    larger = torch.maximum(2 * num_guesses, drafts.window[i] - 1)
+    wanted = torch.where(num_hits == num_guesses, larger, num_hits).clamp(min=1)
     # the initialiser makes the first guess and the model the second: a row with the first guess alone would
     # not tell how well the model guesses
     wanted = torch.where((num_guesses == 0) & (credit < 2 * price), 0, wanted)
@@ -208,6 +211,8 @@ def _write_next_rows(
     known = beams.scored_from[i] + beams.target_length[i]
     num_rows = _next_rows(beams, drafts, i, depth, known)
     is_live = num_rows > 0
+    # an output behind a wrong guess is a poor guess where others are good
+    carried = torch.where(drafts.fill[i, None] == FILL_NONE, -1, carried)
     last_prefix = beams.prefix.shape[1] - 1
     for j in range(1, width):
         node = (depth + j).long()
@@ -215,6 +220,8 @@ def _write_next_rows(
         guess = _guess(tree, beams, drafts, i, node, tokens.vocab_size)
         guess = torch.where(carried[:, j - 1] >= 0, carried[:, j - 1], guess)
         guess = torch.where(node <= known, given, guess)
+        # nor does one follow where nobody guesses
+        num_rows = torch.where(guess < 0, num_rows.clamp(max=j), num_rows)
         is_row = j < num_rows
         # no row follows a guess that ends the output
         is_end = is_row & (guess == tokens.eos_id) & (drafts.feeds_all[i] == 0)
@@ -242,7 +249,7 @@ def _write_next_rows(
 
 
 def _next_rows(beams: Beams, drafts: Drafts, i: Tensor, depth: Tensor, known: Tensor) -> Tensor:
-    """Return how many rows [A] the next step has, unless a guess ends the output."""
+    """Return how many rows [A] the next step has, unless a guess ends the output or nobody guesses."""
     done = depth - beams.prefix_length[i]
     block, horizon = drafts.block[i], drafts.horizon[i]
     rows = torch.where(block > 0, block - done % block.clamp(min=1), drafts.window[i])
@@ -258,18 +265,16 @@ def _next_rows(beams: Beams, drafts: Drafts, i: Tensor, depth: Tensor, known: Te
 def _guess(
     tree: TreeArrays, beams: Beams, drafts: Drafts, i: Tensor, node: Tensor, vocab_size: int
 ) -> Tensor:
-    """Guess the tokens [A] at these nodes [A], after those before them."""
+    """Guess the tokens [A] at these nodes [A], after those before them; negative: there is no guess."""
     before = tree.token[i, node - 1]
+    guess = torch.full_like(before, -1)
     if drafts.guess.shape[1]:
         place = node - 1 - beams.prefix_length[i]
-        most = drafts.guess.shape[1] - 1
-        guess = drafts.guess[i, place.clamp(0, most)]
-        ngram = drafts.ngram[i]
-        guess = torch.where((place >= 0) & (place < drafts.num_guesses[i]), guess, -1)
-        guess = torch.where(ngram > 0, _ngram_guess(tree, drafts, i, node), guess)
-    else:
-        guess = torch.full_like(before, -1)
-    fill = torch.where(drafts.fill[i] >= 0, drafts.fill[i], before)
+        is_given = (place >= 0) & (place < drafts.num_guesses[i])
+        place = place.clamp(0, drafts.guess.shape[1] - 1)
+        guess = torch.where(is_given, drafts.guess[i, place], guess)
+    guess = torch.where(drafts.ngram[i] > 0, _ngram_guess(tree, drafts, i, node), guess)
+    fill = torch.where(drafts.fill[i] == FILL_LAST, before, drafts.fill[i])
     return torch.where((guess >= 0) & (guess < vocab_size), guess, fill)
 
 
@@ -280,7 +285,9 @@ def _ngram_guess(tree: TreeArrays, drafts: Drafts, i: Tensor, node: Tensor) -> T
     """
     n = drafts.ngram[i]
     found = torch.full_like(n, -1)
-    for text, end in ((drafts.guess[i], drafts.num_guesses[i]), (tree.token[i], node)):
+    # one token more, as there may be no guesses at all
+    guesses = torch.nn.functional.pad(drafts.guess[i], (0, 1))
+    for text, end in ((guesses, drafts.num_guesses[i]), (tree.token[i], node)):
         at = torch.arange(text.shape[1], device=i.device)  # where the next token would stand
         fits = (at >= n[:, None]) & (at < end[:, None]) & (node >= n)[:, None]
         for back in range(1, MOST_NGRAM + 1):

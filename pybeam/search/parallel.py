@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Unpack
 
-from pybeam.drafts import PAD, Draft, Initialiser
+from pybeam.drafts import LOOKUP, PAD, Draft, Initialiser
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
@@ -35,8 +35,8 @@ def jacobi(
             token. It may be a function of the request that returns the number. The paper takes it from
             a greedy run beforehand. None: `max_length`.
         initialiser: the first guesses, from `pybeam.drafts`.
-        feeds_all: whether the tokens behind a guessed EOS are sent through the model too, as in the
-            paper.
+        feeds_all: whether a step sends all tokens through the model, as in the paper: those behind a
+            guessed EOS too, and the token before in place of one that nobody guesses.
         options: see below; `stop` must be count(), and `n_best` is 1.
 
     Raises:
@@ -103,13 +103,13 @@ def adaptive_jacobi(
     max_window: int = 8,
     *,
     price: float | None = None,
-    initialiser: Initialiser = PAD,
+    initialiser: Initialiser = LOOKUP,
     **options: Unpack[SearchOptions],
 ) -> Algorithm:
     """Greedy decoding with as many guesses as pay; not in the paper.
 
-    A window of guesses behind the last token replaces blocks. It grows by one guess after a step whose
-    guesses were all right. Otherwise it shrinks to the number of right guesses, but at least one.
+    A window of guesses behind the last token replaces blocks. It grows to twice the guesses of a step that
+    were all right. Otherwise it shrinks to the number of right guesses, but at least one.
 
     A source has credit, counted in steps. A guess costs `price`, a right guess earns 1, every step adds 0.02,
     and a source begins with at most 0.5. Without credit there is no guess. If `price` is true, an output of
@@ -121,7 +121,9 @@ def adaptive_jacobi(
             source that is decoded alone. It is 1 if only computing takes time, and 0 if rows are free.
             None: 0.25 for one source at a time, more if `Decoder`'s schedule decodes n at once, 0.73
             for 8. The number of steps then depends on n, outputs do not.
-        initialiser, options: as for `jacobi`.
+        initialiser: the first guesses, from `pybeam.drafts`. The default, `ngram_lookup(2)`, guesses only
+            behind tokens that have stood before, in the output or in the source.
+        options: as for `jacobi`.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.

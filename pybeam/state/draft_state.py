@@ -11,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import DRAFT_COLUMNS, NULL_SLOT, RUNNING, Drafts
+from pybeam.backends.arrays import DRAFT_COLUMNS, FILL_LAST, NULL_SLOT, RUNNING, Drafts
 from pybeam.backends.tensor_beams import given_tokens, select_rows
 from pybeam.backends.transfer import all_to_device
 from pybeam.contracts import PAGE_CELLS, Survivors
@@ -94,8 +95,8 @@ class DraftState(BeamState):
         # all logits are read
         self._arrays.can_narrow = self._arrays.skips_forced = False
         self._arrays.vocab_size, self._arrays.drafts = vocab_size, Drafts.empty(device)
-        # a guess of EOS would end every draft, so -1 repeats the token before it instead
-        self._pad_id = -1 if pad_id in eos_ids else pad_id
+        # a guess of EOS would end every draft, so the token before it is repeated instead
+        self._pad_id = FILL_LAST if pad_id in eos_ids else pad_id
 
     @property
     def drafts(self) -> Drafts:
@@ -115,24 +116,24 @@ class DraftState(BeamState):
         """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
         arrays = self._arrays
         slots = [beam.slot for beam in beams]
-        lines = arrays.new_lines(beams)
-        guesses = [beam.guesses for beam in beams]
-        longest = max(map(len, guesses))
-        if longest:
-            arrays.drafts = self.drafts.reserved(0, longest)
-            arrays.write(self.drafts.guess, slots, guesses, longest)
-        draft_lines = []
-        for beam in beams:
+        lines, num = arrays.new_lines(beams), len(DRAFT_COLUMNS)
+        longest = max(len(beam.guesses) for beam in beams)
+        arrays.drafts = self.drafts.reserved(0, longest)
+        given = np.zeros((len(beams), num + longest), dtype=np.int32)
+        for own, beam in zip(given, beams, strict=True):
             draft, max_length = beam.algorithm.draft, beam.algorithm.max_length
             assert draft is not None and isinstance(max_length, int)
-            draft_lines.append(draft.line(max_length, len(beam.guesses), self._pad_id))
-        ints = [[line[name] for name in DRAFT_COLUMNS] for line in draft_lines]
-        slot, own = all_to_device((slots, ints), arrays.device)
-        self.drafts.ints.index_copy_(0, slot.long(), own)
+            line = draft.line(max_length, len(beam.guesses), self._pad_id)
+            own[: num + len(beam.guesses)] = [*map(line.__getitem__, DRAFT_COLUMNS), *beam.guesses]
+        slot, own = all_to_device((slots, given), arrays.device)
+        index = slot.long()
+        self.drafts.ints.index_copy_(0, index, own[:, :num])
+        if longest:
+            self.drafts.guess[:, :longest].index_copy_(0, index, own[:, num:])
         arrays.program.open(slots, *lines, start_id)
         if arrays.device.type == "cpu":
-            return arrays.beams.num_rows[torch.tensor(slots)].tolist()
-        return [line["max_rows"] for line in draft_lines]
+            return arrays.beams.num_rows[index].tolist()
+        return given[:, DRAFT_COLUMNS.index("max_rows")].tolist()
 
     def _forget(self) -> None:
         super()._forget()

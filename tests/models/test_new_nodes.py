@@ -22,7 +22,7 @@ SEARCHES = {
     "fixed": pybeam.fixed_beam(4, n_best=4, max_length=9),
     "variable": pybeam.variable_beam(5, threshold=3.0, n_best=3, max_length=9),
     "shrinking": pybeam.shrinking_beam(4, max_length=9),
-    "adaptive": pybeam.adaptive_jacobi(3, max_length=9),
+    "adaptive": pybeam.adaptive_jacobi(3, max_length=9, initialiser=pybeam.drafts.pad()),
     "sampled": pybeam.stochastic_beam(4, seed=3, max_length=9),
 }
 PREFIX = [5, 9, 6, 8, 7, 5]

@@ -106,8 +106,10 @@ def test_same_sizes(name, value):
     assert re.findall(rf"constexpr \w+ {name} = (\d+);", HEADERS) == [str(value)]
 
 
-def test_drafts_have_the_same_prices_in_triton():
+def test_drafts_have_the_same_numbers_in_triton():
     accept = pytest.importorskip("pybeam.triton_kernels.draft.accept")
     constants = (accept.STEP, accept.MOST_NGRAM, accept.ALLOWANCE, accept.MOST_CREDIT)
     ours = (arrays.STEP, arrays.MOST_NGRAM, torch_drafts.ALLOWANCE, torch_drafts.MOST_CREDIT)
+    constants = (*constants, accept.FILL_LAST, accept.FILL_NONE)
+    ours = (*ours, arrays.FILL_LAST, arrays.FILL_NONE)
     assert tuple(constant.value for constant in constants) == ours

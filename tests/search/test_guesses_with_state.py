@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 import pybeam
-from pybeam import processors
+from pybeam import drafts, processors
 from pybeam.catalogue import allowed_items
 from support.laws import decoded
 from support.search_models import random_model
@@ -18,7 +18,7 @@ GUESSING = {
     "block": lambda **options: pybeam.gauss_seidel_jacobi(2, **options),
     "jacobi": lambda **options: pybeam.jacobi(length=5, **options),
     "hybrid": lambda **options: pybeam.hybrid_jacobi(3, 5, **options),
-    "adaptive": lambda **options: pybeam.adaptive_jacobi(4, **options),
+    "adaptive": lambda **options: pybeam.adaptive_jacobi(4, initialiser=drafts.pad(), **options),
 }
 SEQUENCES = [[2, 3, 4, 2], [2, 3], [5, 5, 6, 2, 2, 3], [4], [3, 3, 3, 3, 6], [5, 6, 4, 4, 4]]
 CHAINS = {

@@ -29,7 +29,9 @@ ALGORITHMS = {
     "block 4": lambda **options: pybeam.gauss_seidel_jacobi(4, **options),
     "hybrid": lambda **options: pybeam.hybrid_jacobi(3, 5, **options),
     "adaptive": lambda **options: pybeam.adaptive_jacobi(5, **options),
-    "adaptive, free guesses": lambda **options: pybeam.adaptive_jacobi(5, price=0.0, **options),
+    "adaptive, free guesses": lambda **options: pybeam.adaptive_jacobi(
+        5, price=0.0, **dict(initialiser=drafts.pad()) | options
+    ),
 }
 INITIALISERS = {
     "pad": drafts.pad(),
@@ -213,6 +215,7 @@ def by_position(tokens: list[int]) -> FunctionModel:
 
 
 OUTPUT = [5, 6, 7, 8, 9, 10, 11]
+TWO, FEEDS_ALL = drafts.function(lambda request: OUTPUT[:2]), dict(feeds_all=True, max_length=8)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +229,9 @@ OUTPUT = [5, 6, 7, 8, 9, 10, 11]
         pytest.param(pybeam.hybrid_jacobi(4, 6), 2 + 2 + 2, 4 + 3 + 2 + 1 + 2, id="cut at horizon"),
         pytest.param(pybeam.jacobi(length=8), 2, 8 + 7, id="length"),
         pytest.param(pybeam.gauss_seidel_jacobi(1), 8, 8, id="greedy"),
+        # all places, although two guesses are given; nothing to look up
+        pytest.param(pybeam.jacobi(initialiser=TWO, **FEEDS_ALL), 2, 8 + 5, id="feeds all"),
+        pytest.param(pybeam.adaptive_jacobi(), 8, 8, id="adaptive"),
     ],
 )
 def test_steps_by_hand(algorithm, steps, expansions):
@@ -257,24 +263,25 @@ def test_a_horizon_may_follow_from_the_request():
     ],
 )
 def test_good_guesses(initialiser, steps):
-    """Three rows a step: eight tokens, of which a step accepts three if all guesses hold."""
+    """Three rows a step at most, and none behind the last guess: eight tokens, and no row too many."""
     request = [3, 0, *OUTPUT]
     algorithm = pybeam.gauss_seidel_jacobi(3, initialiser=initialiser)
     (result,) = decoded(by_position(OUTPUT), algorithm, requests=[request])
     assert result.hypotheses[0].tokens == OUTPUT
-    assert result.steps == steps
+    assert (result.steps, result.expansions) == (steps, 8)
 
 
 @pytest.mark.slow
 def test_a_window_that_adapts():
-    """Grows by a guess while all hold; where none holds, guesses cost no more than what they may."""
+    """Doubles its guesses while all hold; where none holds, they cost no more than what they may."""
     right = drafts.function(lambda request: OUTPUT)
     algorithm = pybeam.adaptive_jacobi(8, initialiser=right)
     (result,) = decoded(by_position(OUTPUT), algorithm, requests=[[1]])
-    assert (result.steps, result.expansions) == (3, 2 + 3 + 4)
+    assert (result.steps, result.expansions) == (3, 2 + 3 + 3)
     model = random_model(4, vocab_size=400, eos_bonus=-9.0)
     for price in (0.1, 0.25, 1.0):
-        algorithm = pybeam.adaptive_jacobi(8, price=price, max_length=200)
+        options = dict(initialiser=drafts.pad(), max_length=200)
+        algorithm = pybeam.adaptive_jacobi(8, price=price, **options)
         (result,) = decoded(model, algorithm, requests=[[1]])
         guesses, hits = result.expansions - result.steps, 200 - result.steps
         assert guesses >= 2
@@ -334,7 +341,7 @@ def test_targets_are_scored_in_blocks():
         (lambda: drafts.ngram_lookup(9), "`n` must be 1 to 4, but is 9"),
         (
             lambda: pybeam.jacobi(initialiser=drafts.Fill("first")),
-            "must be 'pad', 'last' or a token",
+            "must be None, 'pad', 'last' or a token",
         ),
         (lambda: drafts.function([3]), "`function` must be a function"),
     ],

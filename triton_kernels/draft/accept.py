@@ -48,7 +48,7 @@ from pybeam.triton_kernels.beam.finish import final_score, lines_of
 
 # as in `pybeam.backends.torch_drafts`, in hundredths of a step
 STEP, ALLOWANCE, MOST_CREDIT = tl.constexpr(100), tl.constexpr(2), tl.constexpr(200)
-MOST_NGRAM = tl.constexpr(4)
+MOST_NGRAM, FILL_LAST, FILL_NONE = tl.constexpr(4), tl.constexpr(-1), tl.constexpr(-2)
 BLOCK_TEXT = tl.constexpr(128)
 
 
@@ -93,7 +93,8 @@ def adapt(p_draft, num_guesses, num_hits):
     price = tl.load(p_draft + DRAFT_PRICE)
     credit = tl.load(p_draft + DRAFT_CREDIT) + ALLOWANCE + STEP * num_hits - price * num_guesses
     credit = tl.minimum(credit, tl.maximum(MOST_CREDIT, 2 * price))
-    wanted = tl.where(num_hits == num_guesses, num_guesses + 1, tl.maximum(num_hits, 1))
+    larger = tl.maximum(2 * num_guesses, tl.load(p_draft + DRAFT_WINDOW) - 1)
+    wanted = tl.maximum(tl.where(num_hits == num_guesses, larger, num_hits), 1)
     # the initialiser makes the first guess and the model the second: a row with the first guess alone would
     # not tell how well the model guesses
     wanted = tl.where((num_guesses == 0) & (credit < 2 * price), 0, wanted)
@@ -174,7 +175,7 @@ def accept(step, i_slot, first_row, num_rows, BLOCK_ROWS: tl.constexpr):
 
 @triton.jit
 def next_rows(p_ints, p_draft):
-    """Return how many rows the next step has, unless a guess ends the output."""
+    """Return how many rows the next step has, unless a guess ends the output or nobody guesses."""
     depth = tl.load(p_ints + INT_DEPTH)
     done = depth - tl.load(p_ints + INT_PREFIX_LENGTH)
     block, horizon = tl.load(p_draft + DRAFT_BLOCK), tl.load(p_draft + DRAFT_HORIZON)
@@ -227,13 +228,13 @@ def guess_by_ngrams(step, rows, ngram, depth, num_rows, o_row, b_value):
             at = find_ngram(p_token, node, p_token, node, ngram)
             found = tl.where(at >= 0, tl.load(p_token + at, mask=at >= 0, other=-1), found)
             is_token = (found >= 0) & (found < step.numbers.vocab_size)
-            found = tl.where(is_token, found, tl.where(rows.fill >= 0, rows.fill, before))
+            found = tl.where(is_token, found, tl.where(rows.fill == FILL_LAST, before, rows.fill))
             own = tl.max(tl.where(o_row == q, b_value, -1), 0)
             token = tl.where(own >= 0, own, found)
-            tl.store(p_token + node, token)
-            tl.store(rows.parent + node, node - 1)
-            # no row follows a guess that ends the output
-            ends = (token == step.numbers.eos_id) & ~rows.feeds_all
+            # no row follows a guess that ends the output, or no guess
+            ends = (token < 0) | ((token == step.numbers.eos_id) & ~rows.feeds_all)
+            tl.store(p_token + node, token, mask=~ends)
+            tl.store(rows.parent + node, node - 1, mask=~ends)
             num_rows = tl.where(ends, q, num_rows)
     return num_rows
 
@@ -265,7 +266,8 @@ def guess_rows(step, i_slot, first_carried, num_carried, BLOCK_ROWS: tl.constexp
     m_given = m_row & (o_node <= known) & (o_node <= numbers.max_prefix)
     p_given = step.beams.prefix + i_slot * numbers.max_prefix + o_node - 1
     b_given = tl.load(p_given, mask=m_given, other=0)
-    m_carried = m_row & (o_carried < num_carried)
+    # an output behind a wrong guess is a poor guess where others are good
+    m_carried = m_row & (o_carried < num_carried) & (fill != FILL_NONE)
     p_carried = step.survivors.token + first_carried + o_carried
     b_value = tl.load(p_carried, mask=m_carried, other=-1)
     o_place = o_node - tl.load(p_ints + INT_PREFIX_LENGTH) - 1
@@ -280,14 +282,15 @@ def guess_rows(step, i_slot, first_carried, num_carried, BLOCK_ROWS: tl.constexp
         rows = Rows(p_token, p_parent, p_guess, num_guesses, fill, feeds_all)
         num_rows = guess_by_ngrams(step, rows, ngram, depth, num_rows, o_row, b_value)
     else:
-        # where there is no guess, the token before: the last of those that are known
+        # the token before, where it is the guess: the last of those that are known
         last = tl.load(p_token + depth).to(tl.int64)
         b_numbered = (o_row.to(tl.int64) << 32) + b_value.to(tl.int64)
         b_numbered = tl.where(m_row & (b_value >= 0), b_numbered, last)
         b_numbered = tl.associative_scan(b_numbered, 0, largest)
         b_token = (b_numbered & 0xFFFFFFFF).to(tl.int32)
-        # no row follows a guess that ends the output
-        m_last = m_row & (b_token == eos_id) & ~feeds_all
+        # no row follows a guess that ends the output, or no guess
+        m_none = (b_value < 0) & (fill == FILL_NONE)
+        m_last = m_row & (m_none | ((b_token == eos_id) & ~feeds_all))
         num_rows = tl.minimum(num_rows, tl.min(tl.where(m_last, o_row, max_rows), 0))
         m_row &= o_row < num_rows
         # every thread has read the last token

@@ -129,7 +129,7 @@ def test_however_they_are_reached(pair, backend):
     outputs = [result.hypotheses[0].tokens for result in plain]
     assert any(pair.pad in output[:5] for output in outputs)
     for guess in (pybeam.jacobi, pybeam.adaptive_jacobi):
-        ahead = decode(guess(**limits), pair.sources)
+        ahead = decode(guess(initialiser=pybeam.drafts.pad(), **limits), pair.sources)
         assert [result.hypotheses[0].tokens for result in ahead] == outputs
     requests = [
         pybeam.Request(source, output[:6], max_length=LENGTH - 6, min_length=LENGTH - 7)

@@ -18,16 +18,31 @@ from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 NUM_SLOTS, LENGTH = 4, 24
+
+
+class LookupOrLast(drafts.Initialiser):
+    """What followed the token before, or else that token again."""
+
+    fill, ngram = "last", 1
+
+    def guesses(self, request):
+        return request.source
+
+
 ALGORITHMS = {
     "jacobi": pybeam.jacobi(max_length=9),
     "jacobi, feeds all": pybeam.jacobi(max_length=9, feeds_all=True),
     "blocks": pybeam.gauss_seidel_jacobi(3, max_length=9, initialiser=drafts.repeat_last()),
     "hybrid": pybeam.hybrid_jacobi(3, 4, max_length=9, initialiser=drafts.copy_source()),
-    "adaptive": pybeam.adaptive_jacobi(5, price=0.1, max_length=9),
+    "adaptive": pybeam.adaptive_jacobi(5, price=0.1, max_length=9, initialiser=drafts.pad()),
     "n-grams": pybeam.adaptive_jacobi(
         20, price=0.05, initialiser=drafts.ngram_lookup(2), max_length=18
     ),
-    "cut": pybeam.jacobi(max_length=6, scoring=CutScoring(alpha=1.2, offset=5, scale=6)),
+    "cut": pybeam.jacobi(
+        max_length=6,
+        scoring=CutScoring(alpha=1.2, offset=5, scale=6),
+        initialiser=LookupOrLast(),
+    ),
     "ended only": pybeam.gauss_seidel_jacobi(4, max_length=6, ended_only=True),
 }
 
