@@ -10,7 +10,7 @@
 namespace pybeam {
 namespace {
 
-void check_range(const char* name, int32_t value, int64_t size) {
+void check_range(const char* name, int64_t value, int64_t size) {
     if (value >= 0 && value < size) return;
     throw std::runtime_error("embed: `" + std::string(name) + "` must be from 0 to " +
                              std::to_string(size - 1) + ", but is " + std::to_string(value));
@@ -69,7 +69,7 @@ void check_embed(const EmbedParams& params) {
     for (int64_t row = 0; row < params.num_rows; ++row) {
         check_range("token", params.token[row], params.vocab_size);
         if (params.num_positions > 0) {
-            check_range("position", params.position[row], params.num_positions);
+            check_range("position", params.place(row), params.num_positions);
         }
     }
 }
@@ -80,7 +80,7 @@ void embed_row(const EmbedParams& params, int64_t row) {
         return read_row(params, params.token[row],
                         [&](int64_t d, float number) { y[d] = number * params.embedding_scale; });
     }
-    const float* position = params.position_table + params.position[row] * params.size;
+    const float* position = params.position_table + params.place(row) * params.size;
     read_row(params, params.token[row], [&](int64_t d, float number) {
         const float scaled = number * params.embedding_scale;
         y[d] = position[d] + scaled;

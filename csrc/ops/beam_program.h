@@ -265,6 +265,22 @@ class BeamProgram {
         launch_beam_commit(params);
     }
 
+    // Rows of these slots in the next step; 0 if one has stopped, or pages are missing.
+    int64_t next_rows(const Tensor& slot) const {
+        const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
+        const int64_t pages = (beams_.max_entries + kPageCells - 1) / kPageCells;
+        if (*tree_.num_free_pages < slot.numel() * pages) return 0;
+        int64_t num_rows = 0;
+        for (int64_t a = 0; a < slot.numel(); ++a) {
+            const int64_t p = static_cast<const int32_t*>(given)[a];
+            PYBEAM_CHECK(p >= 0 && p < beams_.num_slots, "`slot` is out of range");
+            const int32_t* ints = beams_.ints + p * Beams::kNumInts;
+            if (ints[Beams::kReason] != static_cast<int32_t>(StopReason::kRunning)) return 0;
+            num_rows += ints[Beams::kNumRows];
+        }
+        return num_rows;
+    }
+
     // Number of old entries that the last commit has moved, those that nobody continues included.
     virtual int64_t num_moves() const { return num_sources_ * beams_.max_entries; }
     const int32_t* source() const { return source_.get(); }

@@ -30,6 +30,7 @@ inline EmbedParams embed_of(const Tensor& table, const OptionalTensor& scale, in
     params.position_table = state<float>("position_table", position_table, ScalarType::kFloat32,
                                          position_table.sizes());
     params.num_positions = position_table.size(0);
+    params.skipped_id = -1;
     params.embedding_scale = static_cast<float>(embedding_scale);
     params.size = size;
     return params;

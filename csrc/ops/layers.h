@@ -27,6 +27,7 @@ struct StackShape {
     int64_t num_columns;     // of the output layer, 0: there is none
     double embedding_scale;
     int64_t num_tokens;           // of the token table, 0: there is none
+    int64_t skipped_id;           // see `EmbedParams`
     int64_t bias_origin;          // the column of position biases for distance 0
     int64_t num_tables;           // of rotary embeddings
     std::vector<int32_t> window;  // by layer, 0: none
@@ -41,6 +42,13 @@ struct StackCells {
     // of rows, and of what stands in the cells of `own`, where distances matter. With the first
     // alone, rows are those of prompts: each sees the cells of its prompt up to its own position.
     OptionalTensor position, cell_position;
+};
+
+// All that a call is given.
+struct LayerArguments {
+    OptionalTensor out;          // there may be more rows, which stay; null: keys and values alone
+    std::vector<Tensor> inputs;  // x, or tokens and places
+    StackCells cells;
 };
 
 // The layers of a transformer, whose weights are checked once.
@@ -72,8 +80,16 @@ class LayerProgram {
         PYBEAM_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights.size());
     }
 
-    // Runs the layers on tokens [rows] at places [rows] in the tables of positions. Without `out`
-    // keys and values are written alone.
+    void run(const LayerArguments& given) const {
+        const std::vector<Tensor>& inputs = given.inputs;
+        PYBEAM_CHECK_VALUE(inputs.size() == 1 || inputs.size() == 2,
+                           "inputs must be x, or tokens and places");
+        if (inputs.size() == 1) return run(given.out, inputs[0], given.cells);
+        run(given.out, inputs[0], inputs[1], given.cells);
+    }
+
+  private:
+    // Runs the layers on tokens [rows] at places [rows] in the tables of positions.
     void run(const OptionalTensor& out, const Tensor& token, const Tensor& place,
              const StackCells& cells) const {
         PYBEAM_CHECK_VALUE(shape_.num_tokens > 0, "`weights` must have a token table");
@@ -100,7 +116,6 @@ class LayerProgram {
         launch_layers(params);
     }
 
-  private:
     void check_shape() const {
         const Heads& heads = shape_.heads;
         PYBEAM_CHECK_VALUE(shape_.inner_size > 0 && shape_.num_columns >= 0,
@@ -130,6 +145,7 @@ class LayerProgram {
         if (shape_.num_tokens == 0) return;
         embed_ = embed_of(table, WeightReader::some(scale), shape_.num_tokens, positions,
                           shape_.embedding_scale);
+        embed_.skipped_id = static_cast<int32_t>(shape_.skipped_id);
     }
 
     // Reads the numbers [heads, distances] that self-attention adds to scores.
@@ -187,7 +203,10 @@ class LayerProgram {
         params.num_rows = num_rows;
         if (out.has_value()) {
             const int64_t columns = shape_.num_columns == 0 ? params.size : shape_.num_columns;
-            params.out = state<float>("out", *out, ScalarType::kFloat32, {num_rows, columns});
+            check_dim("out", *out, 2);
+            PYBEAM_CHECK_VALUE(out->size(0) >= num_rows, "`out` must have at least ", num_rows,
+                               " rows, but has ", out->size(0));
+            params.out = state<float>("out", *out, ScalarType::kFloat32, {out->size(0), columns});
         }
         const int64_t layers = static_cast<int64_t>(params.layers.size());
         const Heads& heads = shape_.heads;

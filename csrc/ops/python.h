@@ -247,10 +247,11 @@ PyCFunction method(Function* function) {
     return reinterpret_cast<PyCFunction>(slot_of(function));
 }
 
-// Adds a type to a module. Returns false, with an error set, if that fails.
-inline bool add_type(PyObject* module, PyType_Spec& spec, const char* name) {
+// Adds a type to a module, which keeps it. Returns null, with an error set, if that fails.
+inline PyTypeObject* add_type(PyObject* module, PyType_Spec& spec, const char* name) {
     const Ref type(PyType_FromSpec(&spec));
-    return type && PyModule_AddObjectRef(module, name, type.get()) == 0;
+    const bool is_added = type && PyModule_AddObjectRef(module, name, type.get()) == 0;
+    return is_added ? reinterpret_cast<PyTypeObject*>(type.get()) : nullptr;
 }
 
 // Memory for an object of a type that `add_type` made.

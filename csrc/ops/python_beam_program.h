@@ -9,6 +9,8 @@
 #include "catalogue.h"
 #include "draft_program.h"
 #include "python.h"
+#include "python_layer_program.h"
+#include "steps.h"
 
 namespace pybeam {
 
@@ -65,6 +67,7 @@ struct PyBeamProgram {
         // those of steps that differ by a row or two, because guesses and beams come and go
         std::array<std::array<Lent, BeamProgram::kNumRowArrays>, 4> rows;
         Lent report;
+        StepRows step_rows;
     };
 
     PyObject_HEAD Parts* parts;
@@ -99,6 +102,7 @@ inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*)
                                                                            Ref(Py_NewRef(beams)),
                                                                            Ref(Py_XNewRef(drafts)),
                                                                            std::move(program),
+                                                                           {},
                                                                            {},
                                                                            {}});
         PyObject* self = allocate(type);
@@ -246,6 +250,33 @@ inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
     });
 }
 
+// run(layers, arguments, live, most, is_called) -> how many steps it has done, the report on slots
+// `live`, and the seconds of reading, layers, choosing and committing
+inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
+    return guarded([&] {
+        check_arguments(num_args, 5);
+        const LayerProgram& layers = layer_program_of(args[0]);
+        LayerArguments given = layer_arguments(args[1]);
+        const Tensor live = tensor_of(args[2]);
+        const int64_t most = int_of(args[3]);
+        const bool* is_called =
+            state<bool>("is_called", tensor_of(args[4]), ScalarType::kBool, {1});
+        PYBEAM_CHECK_VALUE(given.out.has_value() && given.cells.own.size() >= 6 &&
+                               given.cells.cross.size() == 4 && most > 0,
+                           "a decoder with encoder states and an output layer must take a step");
+        check_dim("out", *given.out, 2);
+        StepsDone done;
+        {
+            const Unlocked unlocked;
+            done = run_steps(*self->parts->program, layers, self->parts->step_rows, live, given,
+                             most, is_called);
+        }
+        const Ref report(report_of(self, live));
+        return Py_BuildValue("LO(dddd)", static_cast<long long>(done.num), report.get(), done.read,
+                             done.layers, done.choose, done.commit);
+    });
+}
+
 // moves() -> the source and target entries of the last commit, see `Session.advance`
 inline PyObject* beam_program_moves(PyBeamProgram* self, PyObject*) {
     return guarded([&] {
@@ -273,6 +304,7 @@ inline bool add_beam_program(PyObject* module) {
         {"inputs", method(&beam_program_inputs), METH_NOARGS, nullptr},
         {"take", method(&beam_program_take), METH_FASTCALL, nullptr},
         {"commit", method(&beam_program_commit), METH_O, nullptr},
+        {"run", method(&beam_program_run), METH_FASTCALL, nullptr},
         {"moves", method(&beam_program_moves), METH_NOARGS, nullptr},
         {"report", method(&beam_program_report), METH_O, nullptr},
         {nullptr, nullptr, 0, nullptr},
@@ -285,7 +317,7 @@ inline bool add_beam_program(PyObject* module) {
     };
     static PyType_Spec spec{"pybeam._C.BeamProgram", sizeof(PyBeamProgram), 0, Py_TPFLAGS_DEFAULT,
                             slots};
-    return add_type(module, spec, "BeamProgram");
+    return add_type(module, spec, "BeamProgram") != nullptr;
 }
 
 }  // namespace pybeam

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from pybeam.backends.arrays import NO_LIMIT
+from pybeam.backends.layer_program import LayerProgram
 from pybeam.contracts import ColumnTokens, Survivors
 
 INF = float("inf")
@@ -82,6 +83,19 @@ class BeamProgram(Protocol):
 
     def commit(self, live: Tensor, /) -> Tensor:
         """Make the survivors the next beams: finish, append and stop. Returns the `report` on `live`."""
+
+    # the first two are a `LayerCall`
+    def run(
+        self, layers: LayerProgram, given: tuple[Any, ...], live: Tensor, most: int, ends: Tensor, /
+    ) -> tuple[int, Tensor, tuple[float, ...]]:
+        """Do the step of the beams that were read, and up to `most` steps of slots `live` [A] in all.
+
+        They are what a decoder's call, `choose` and `commit` do, without Python and its lock. They end when a
+        slot has stopped, when pages or rows of `out` are missing, when another thread has set `ends` [1]
+        bool, or after 20 ms, for signals. Returns how many steps were done, the `report` on `live`, and the
+        seconds of reading, of layers, of choosing and of committing. A step that raises before it commits is
+        not done, so that there may be none.
+        """
 
     def moves(self) -> tuple[Tensor, Tensor]:
         """Return source and target entries [A * K] int32 of the last commit, for `Session.advance`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class StackShape(NamedTuple):
     num_columns: int  # of the output layer; 0: there is none
     embedding_scale: float
     num_tokens: int  # of the token table; 0: there is none
+    skipped_id: int  # a token whose positions are the second half of the table; -1: none
     bias_origin: int  # the column of position biases for distance 0
     num_tables: int  # of rotary embeddings
     window: list[int]  # by layer; 0: none
@@ -50,6 +51,8 @@ class LayerProgram(Protocol):
     ) -> None:
         """Compute `out` [R, V], or [R, d] without an output layer; without `out`, keys and values alone.
 
+        More rows of `out` stay as they are.
+
         `inputs` are tokens and their rows in the tables of positions, both [R] int32, or x [R, d], which is
         overwritten. A decoder writes keys and values to `cell` [R] of `own_pool` [layers, cells, 2, G, D].
         Without a pool rows attend over rows. `Cells.given` says what each row sees. `position` [R] and
@@ -57,3 +60,10 @@ class LayerProgram(Protocol):
         a pool both are of rows. Rows with a position alone are those of prompts, and see what
         `prompt_attention` lets them see.
         """
+
+
+class LayerCall(NamedTuple):
+    """The call of a decoder in one step. `BeamProgram.run` makes it again for the rows of the next steps."""
+
+    program: LayerProgram
+    arguments: tuple[Any, ...]  # of `LayerProgram.run`

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from pybeam.engine.schedule import LoadLevel
 
 # where a request is: its source is being encoded, it waits for a place, its beam is open
@@ -28,10 +30,14 @@ class Arrivals(ABC):
         keeps_order: whether requests are decoded in the order in which they are taken, as late as possible.
             If not, those that are taken together are sorted by length.
         may_get_more: whether a call of `next` that need not wait may find more after it has found nothing.
+        has_news: [1] bool, whether a request waits or must leave. Another thread may set it, and the stream
+            asks behind the present step. While it is not set, many steps may go by without a question. None:
+            the stream asks after every step.
     """
 
     keeps_order: ClassVar[bool] = False
     may_get_more: ClassVar[bool] = True
+    has_news: np.ndarray | None = None
 
     @abstractmethod
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
@@ -66,6 +72,8 @@ class IterableArrivals(Arrivals):
 
     def __init__(self, requests: Iterable[Any]) -> None:
         self._numbered = enumerate(requests)
+        # whoever waits is admitted when another leaves
+        self.has_news = np.zeros(1, dtype=np.bool_)
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
         return next(self._numbered, None)

@@ -6,6 +6,9 @@ it reads the report of one step while the device is busy with the next (`reads_l
 little less: how many rows there are is then an upper bound, what does not fit waits for a step, and a
 source that is done is noticed one step later. Results are the same.
 
+On a CPU one call may do many steps (`BeamProgram.run`). Each is the same step, called from C++. The call
+ends when the loop has something to decide: a source is done, memory is missing, or somebody has news.
+
 A step that raises before it commits has changed nothing: the sources that are to blame leave with an
 error, and the others go on (`failures.py`).
 """
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import profiler
 
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
@@ -97,6 +101,10 @@ class Engine:
         """Take the requests of a stream."""
         self._work.expect(self._schedule.most_sources)
         self._arrivals, self._waits = arrivals, True
+        may_run_on = (
+            self._moves_all and not self._wants.reads_late and arrivals.has_news is not None
+        )
+        self._has_news = torch.from_numpy(arrivals.has_news) if may_run_on else None
         self._admission = Admission(
             arrivals,
             self._work,
@@ -144,12 +152,15 @@ class Engine:
                 yield partials
 
     def _advance(self) -> None:
-        """Start one step of the sources that move, and request a report on all live ones."""
+        """Start a step of the sources that move, or several, and request a report on all live ones."""
         errors: dict[int, Exception] = {}
         try:
-            plan = self._plan()
-            report = self._step(plan) if self._work.graphs is None else self._captured(plan)
-            self.stats.steps += 1
+            run = self._steps if self._work.graphs is None else self._captured
+            num, report = run(self._plan())
+            self.stats.steps += num
+            if num > 1:
+                # of which room was asked for the first one alone
+                self._work.room.needed.note(length=self._live.max_tokens(self.stats.steps, 1))
         except Exception as error:
             self._clock(None)
             errors = self._blame(error)
@@ -167,42 +178,63 @@ class Engine:
             return live.plan(steps, self._work.state.prefix_reach)
         return StepPlan(live.slot, limit, live.max_tokens(steps, 1))
 
-    def _captured(self, plan: StepPlan) -> Tensor:
-        """Do what `_step` does, by a graph if there is one. Its kernels are compiled before that."""
+    def _captured(self, plan: StepPlan) -> tuple[int, Tensor]:
+        """Do what `_steps` does, by a graph if there is one. Its kernels are compiled before that."""
         work, live, graphs = self._work, self._live, self._work.graphs
         assert graphs is not None
         slot = live.padded_slot(work.padded_sources(len(live.slots)))
         key = slot.numel(), plan.num_rows, work.state.options
 
         def step(slot: Tensor) -> Tensor:
-            return self._step(plan._replace(slot=slot))
+            return self._steps(plan._replace(slot=slot))[1]
 
         captured = graphs.get(key, work.buffers(), step, slot)
         if captured is not None:
             self._clock("replay")
-            return captured()
+            return 1, captured()
         report = step(slot)
         # the next step of this size is a graph
         graphs.get(key, work.buffers(), step, slot)
-        return report
+        return 1, report
 
-    def _step(self, plan: StepPlan) -> Tensor:
-        """Run one step. Returns the report on the slots of the plan."""
+    def _steps(self, plan: StepPlan) -> tuple[int, Tensor]:
+        """Run one step, or several if nobody has a say between them.
+
+        Returns how many, and the report on the slots of the plan.
+        """
         live, work = plan.slot, self._work
         if self._wants.reads_late or not self._moves_all:
             plan = self._chosen(plan)
+        is_undone = True
         try:
-            step = self._select(plan)
-        except Exception as error:
-            raise StepFailed(plan.slot, is_undone=True) from error
-        try:
+            step = self._begun(plan)
+            most = self._most_steps()
+            call = work.session.call(step.rows) if most > 1 and step.is_plain else None
+            if call is not None:
+                assert self._has_news is not None
+                self._clock(None)
+                is_undone = False
+                num, report, seconds = step.go_on(call, live, most, self._has_news)
+                if num:
+                    self._clock.add(("plan", "model", "select", "commit"), seconds)
+                    return num, report
+                is_undone = True
+            self._choose(step)
+            is_undone = False
             self._clock("commit")
             report = step.commit(live)
             if work.advances:
                 work.session.advance(*step.moves())
-            return report
+            return 1, report
         except Exception as error:
-            raise StepFailed(plan.slot, is_undone=False) from error
+            raise StepFailed(plan.slot, is_undone=is_undone) from error
+
+    def _most_steps(self) -> int:
+        """Return how many steps may go by before the next question of this engine."""
+        live, is_watched = self._live, self._live.num_watched or profiler._is_profiler_enabled
+        if self._has_news is None or is_watched or self._work.advances:
+            return 1
+        return live.steps_within(self.stats.steps, self._work.room.length)
 
     def _chosen(self, plan: StepPlan) -> StepPlan:
         """Let the schedule choose who moves."""
@@ -212,15 +244,16 @@ class Engine:
         num_rows = int(rows_of.sum()) if plan.num_rows is None else plan.num_rows
         return plan._replace(slot=slot, num_rows=num_rows)
 
-    def _select(self, plan: StepPlan) -> Step:
-        """Select the survivors of the beams that move. A second call does the same."""
+    def _begun(self, plan: StepPlan) -> Step:
         self._clock("plan")
-        step = self._work.state.begin(plan)
+        return self._work.state.begin(plan)
+
+    def _choose(self, step: Step) -> None:
+        """Select the survivors of the beams that move. A second call does the same."""
         self._clock("model")
         logits = self._work.session.step(step.rows)
         self._clock("select")
         step.choose(logits)
-        return step
 
     def _read_later(self, report: Tensor, errors: dict[int, Exception]) -> None:
         """Request a report on all live sources, and what is read of those that are watched."""
@@ -252,7 +285,8 @@ class Engine:
         """Compute a step of these slots and drop it, to see whether it raises."""
         slot = to_device(slots, torch.int32, self._work.model.device)
         num_rows = int(self._work.state.beams.num_rows[slot.long()].sum())
-        self._select(StepPlan(slot, num_rows, self._live.max_tokens(self.stats.steps, 1)))
+        longest = self._live.max_tokens(self.stats.steps, 1)
+        self._choose(self._begun(StepPlan(slot, num_rows, longest)))
 
     def _read_report(self) -> list[Result | Partial]:
         """Read the oldest report, and close sources that are done. Only this method waits for the device.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import NULL_SLOT, RUNNING
+from pybeam.backends.arrays import NO_LIMIT, NULL_SLOT, RUNNING
 from pybeam.backends.transfer import to_device
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
@@ -199,6 +199,14 @@ class LiveSources:
             per_step = max(per_step, source.algorithm.tokens_per_step)
             num_before = max(num_before, source.num_read)
         return min((num_before + num_more) * per_step, longest)
+
+    def steps_within(self, step: int, length: int) -> int:
+        """Return how many steps from this one on need no room for more tokens than `length`."""
+        longest, per_step = self._longest.number or 0, self._tokens_per_step.number or 1
+        if longest <= length:
+            return NO_LIMIT
+        # the start token counts as a step
+        return length // per_step - self._most_before(step) - 1
 
     def row_limit(self) -> int:
         """Return how many rows a step has room for if the host reads late. Beams rarely need more."""

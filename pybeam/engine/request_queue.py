@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
+import numpy as np
+
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.streaming import at_rest, end_with_program
 
@@ -34,6 +36,7 @@ class RequestQueue(Arrivals):
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Any]] = deque()
+        self.has_news: np.ndarray = np.zeros(1, dtype=np.bool_)
         self._num_put = 0
         self._is_closed = False
         self._pid = os.getpid()
@@ -56,6 +59,7 @@ class RequestQueue(Arrivals):
             index = self._num_put
             self._num_put += 1
             self._waiting.append((index, request))
+            self.has_news[0] = True
             self._changed.notify()
         return index
 
@@ -83,6 +87,7 @@ class RequestQueue(Arrivals):
             while may_wait and not self._waiting and not self._is_closed:
                 self._changed.wait()
             arrived = self._waiting.popleft() if self._waiting else None
+            self.has_news[0] = bool(self._waiting)
         if arrived is not None:
             end_with_program()
         return arrived

@@ -156,6 +156,7 @@ class Room:
     def read_report(self, num_free_pages: int, claimed_pages: int) -> None:
         """Store how many pages were free on the device when `claimed_pages` had been claimed."""
         self._free_pages = num_free_pages - (self.claimed_pages - claimed_pages)
+        self.needed.note(pages=self._tree.num_total_pages - num_free_pages)
 
     def has_session_room(self, slot: int) -> bool:
         """Whether the session has room for that slot: memory may have been missing for it."""

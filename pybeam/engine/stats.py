@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -75,6 +76,11 @@ class PhaseClock:
         self._phase: str | None = None  # the one that is open
         self._start = 0.0
         self._range: AbstractContextManager[Any] | None = None
+
+    def add(self, phases: Sequence[str], seconds: Sequence[float]) -> None:
+        """Add seconds of phases that somebody else has measured."""
+        for phase, one in zip(phases, seconds, strict=True):
+            self._seconds[phase] += one
 
     # one call between two phases, because two and a context manager would cost more than all else
     def __call__(self, phase: str | None) -> None:

@@ -175,7 +175,7 @@ class Network:
         return op.Gather(table, token, axis=0)  # [..., d]
 
     def _decoder_rows(self, op: Builder, token: Value, position: Value) -> Value:
-        """Record `pybeam.models.transformer.positions.decoder_rows`."""
+        """Record where `Stack.embed` finds the positions of tokens."""
         config = self.model.config
         if not skips_padding(config):
             return position

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.layer_program import LayerCall
 from pybeam.models.rows import Rows
 from pybeam.models.settings import Settings
 
@@ -89,6 +90,10 @@ class Session(ABC):
         The caller may overwrite them, and so may the next step. A step does not change the state of a row;
         only `advance` does. The same step done again gives the same logits.
         """
+
+    def call(self, rows: Rows) -> LayerCall | None:
+        """Return the call that `step` would make, for whoever makes it again; None: `step` must be called."""
+        return None
 
     def read(self, rows: Rows) -> None:
         """Keep what `step` keeps of these rows, whose logits nobody reads.

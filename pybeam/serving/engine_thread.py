@@ -49,6 +49,7 @@ class EngineThread(Arrivals):
         self.load, self.stats = LoadLevel(), Stats()
         self.is_idle = self.is_stalled = False
         self._queue, self._num_engines, self._on_end = queue, num_engines, on_end
+        self.has_news = queue.has_news
         self._tickets: dict[int, Ticket] = {}
         self._num_taken = 0
         # requests that it may take before its next step
@@ -58,6 +59,7 @@ class EngineThread(Arrivals):
         self._forecast = Forecast()
         # when its step began, and the requests that it has taken since
         self._step_began, self._num_newcomers = math.inf, 0
+        self._num_steps = 0  # of the stream, until then
         self.thread = threading.Thread(target=self._run, name=f"pybeam {queue.name}", daemon=True)
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
@@ -151,14 +153,18 @@ class EngineThread(Arrivals):
             now = self._beat()
             # each newcomer began with one row
             rows = self.load.rows + self._num_newcomers
-            self._forecast.stepped(rows, now - self._step_began, now)
+            # many steps may have gone by
+            num_steps = max(1, self.stats.steps - self._num_steps)
+            self._forecast.stepped(rows, (now - self._step_began) / num_steps, now)
             self._step_began, self._num_newcomers = now, 0
+            self._num_steps = self.stats.steps
             self.load, self._share = load, self._fair_share()
             leaving = {}
             for index, ticket in self._tickets.items():
                 if ticket.leaves is not None:
                     # said once
                     leaving[index], ticket.leaves = ticket.leaves, None
+            self._queue.settle_news()
         return leaving
 
     def watch(self, index: int) -> Watch:

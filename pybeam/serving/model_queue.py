@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pybeam.engine.failures import Interrupted
 from pybeam.request import Result
 from pybeam.serving.answers import Listener, Reason, ServedResult
@@ -49,6 +51,7 @@ class ModelQueue:
         changed: the lock of all that is here. It is notified when a request comes, and when the queue closes.
         waiting: the requests that wait.
         taken: those that engines have, by index.
+        has_news: see `Arrivals`; that of all engines.
         speed: how fast the engines work.
         is_closed: whether no more requests are taken.
         is_stalled: whether no engine works, since the steps of all take too long.
@@ -67,6 +70,7 @@ class ModelQueue:
         self.changed = threading.Condition()
         self.waiting = WaitingLine(limits.ageing)
         self.taken: dict[int, Ticket] = {}
+        self.has_news = np.zeros(1, dtype=np.bool_)
         self.speed = SpeedEstimate()
         self.is_closed = self.is_stalled = False
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
@@ -83,6 +87,7 @@ class ModelQueue:
                 ticket.index = self._num_submitted
                 self._num_submitted += 1
                 self.waiting.add(ticket)
+                self.has_news[0] = True
                 if ticket.deadline is not None:
                     heapq.heappush(self._deadlines, (ticket.deadline, ticket.index))
                 self.changed.notify()
@@ -123,9 +128,19 @@ class ModelQueue:
         ticket.future.set_running_or_notify_cancel()
         with self.changed:
             removed = self.waiting.remove(ticket.index)
-            ticket.must_leave(Cancelled())
+            self._let_leave(ticket, Cancelled())
         if removed:
             self.left(ticket, "cancelled")
+
+    def _let_leave(self, ticket: Ticket, error: Exception) -> None:
+        """Let a request leave its engine, if one has it."""
+        ticket.must_leave(error)
+        self.has_news[0] = True
+
+    def settle_news(self) -> None:
+        """Let engines run on if nobody waits and nobody must leave. The caller holds the lock."""
+        is_any_leaving = any(ticket.leaves is not None for ticket in self.taken.values())
+        self.has_news[0] = bool(self.waiting) or is_any_leaving
 
     def close(self) -> None:
         """Take no more requests. The engines end when all that have been taken are done."""
@@ -146,7 +161,7 @@ class ModelQueue:
         tickets = list(tickets)
         with self.changed:
             for ticket in tickets:
-                ticket.must_leave(Abandoned())
+                self._let_leave(ticket, Abandoned())
         for ticket in tickets:
             ticket.resolve(error)
 
@@ -177,7 +192,8 @@ class ModelQueue:
                     expired.append(ticket)
                 elif (ticket := self.taken.get(index)) is not None:
                     leaving.append(ticket)
-                    ticket.must_leave(Interrupted() if ticket.wants_best else ticket.too_late())
+                    is_late = Interrupted() if ticket.wants_best else ticket.too_late()
+                    self._let_leave(ticket, is_late)
         self.drop(expired)
         for ticket in leaving:
             if not ticket.wants_best:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pybeam.backends.arrays import SelectInputs
 from pybeam.backends.beam_program import BeamProgram
+from pybeam.backends.layer_program import LayerCall
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import restore_log_probs
@@ -97,6 +98,18 @@ class Step:
             return chosen
         entries = Entries(inputs.score, inputs.offset)
         return force(chosen, target, rows, entries, logits, chain.normalises, log_probs)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `select` is given the logits as they are, in this step and in those after it."""
+        has_processors = bool(self._arrays.algorithm.processors)
+        return not (has_processors or self._adjusts) and self.rows.wanted is None
+
+    def go_on(
+        self, call: LayerCall, live: Tensor, most: int, is_called: Tensor
+    ) -> tuple[int, Tensor, tuple[float, ...]]:
+        """Do this step, if it is plain, and those that follow. See `BeamProgram.run`."""
+        return self._program.run(*call, live, most, is_called)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

@@ -149,6 +149,7 @@ class Case:
                 bad.difference_update(slots)
 
             made.encode, made.step, made.release = note, raising, forget
+            made.call = lambda rows: None
             return made
 
         model.session = session

@@ -256,6 +256,7 @@ SHAPE = StackShape(
     num_columns=70,
     embedding_scale=1.0,
     num_tokens=70,
+    skipped_id=-1,
     bias_origin=0,
     num_tables=2,
     window=[0, 0],

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pybeam import Request
 from pybeam.models import load_model
-from pybeam.models.base import Model
+from pybeam.models.base import Model, Session
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.model import TransformerSession
 from support.tiny_models import save_tiny_model
@@ -88,4 +88,5 @@ def verse_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
 
     monkeypatch.setattr(TransformerSession, "encode", encode_verses)
     monkeypatch.setattr(TransformerSession, "step", step)
+    monkeypatch.setattr(TransformerSession, "call", Session.call)
     return model

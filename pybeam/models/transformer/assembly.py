@@ -233,6 +233,7 @@ class Assembly:
             head_size=facts.head_size,
             # T5 has the scale in its weights
             scale=1.0 if is_relative else facts.head_size**-0.5,
+            skipped_id=config.pad_id if self._is_padded(name) else -1,
         )
 
     def _relative(self, stack: str, num_layers: int) -> list[RelativeBias]:
@@ -270,8 +271,10 @@ class Assembly:
                 num = max(num, self.checkpoint.num_rows(name))
             table = self._take(name, num, config.hidden_size)
         table = table[offset : offset + num_positions]
-        is_padded = not is_encoder and skips_padding(config)
-        return with_padding(config, table) if is_padded else table
+        return with_padding(config, table) if self._is_padded(stack) else table
+
+    def _is_padded(self, stack: str) -> bool:
+        return stack == "decoder" and skips_padding(self.config)
 
 
 def nowhere(reader: WeightReader, size: int) -> Tensor:

@@ -14,7 +14,6 @@ from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.models.base import Alignment
 from pybeam.models.transformer.layers import Layer
-from pybeam.models.transformer.positions import decoder_rows
 from pybeam.models.transformer.running import run_layers
 
 
@@ -111,7 +110,7 @@ def _passed(
         weights.append(score.softmax(-1))
         return rows_first(weights[-1].to(value.dtype) @ value)
 
-    inputs = token, decoder_rows(model.config, token, position)
+    inputs = token, position
     states = run_layers(session.backend, decoder, inputs, attend_own, attend_cross)
     assert states is not None
     return weights, states

@@ -51,6 +51,7 @@ def fused(backend: Backend, stack: Stack, output: Linear | None) -> LayerProgram
         num_columns=0 if output is None else output.num_columns,
         embedding_scale=stack.embedding_scale,
         num_tokens=stack.num_tokens,
+        skipped_id=stack.skipped_id,
         bias_origin=first.relative.origin if first.relative else 0,
         num_tables=len(stack.rotary),
         window=[layer.window or 0 for layer in layers],

@@ -101,6 +101,7 @@ class Stack:
     is_parallel: bool = False
     soft_cap: float | None = None  # scores become cap * tanh(score / cap)
     output_soft_cap: float | None = None  # and so do logits
+    skipped_id: int = -1  # a token whose positions are the second half of the table; -1: none
     rotary: Sequence[RotaryTable] = ()
     # computes embeddings and rotary embeddings; None: torch does
     backend: Backend | None = None
@@ -148,6 +149,9 @@ class Stack:
         table = self.token_table
         assert table is not None
         weight, scale = token_table(table)
+        if self.skipped_id >= 0:
+            num_positions = len(self.position_table) // 2
+            place = torch.add(place, token == self.skipped_id, alpha=num_positions)
         given = token, place, weight, scale, self.num_tokens, self.position_table
         x = self.kernels.embed(*given, self.embedding_scale)  # [n, d]
         return x if self.embedding_norm is None else self.embedding_norm(x)

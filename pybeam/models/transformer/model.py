@@ -12,16 +12,15 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
+from pybeam.backends.layer_program import LayerCall
 from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, InProcess, Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
-from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.layers import Stack
-from pybeam.models.transformer.positions import decoder_rows
 from pybeam.models.transformer.running import Inputs, Seen, StackRunner
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
@@ -178,6 +177,11 @@ class TransformerSession(Session):
         given = self._seen(rows, Cells.of_tree(rows))
         return self._decoder.logits(*given, wanted=rows.wanted)
 
+    def call(self, rows: Rows) -> LayerCall | None:
+        if self._decoder.program is None:
+            return None
+        return self._decoder.call(*self._seen(rows, Cells.of_tree(rows)))
+
     def read(self, rows: Rows) -> None:
         self._decoder.states(*self._seen(rows, Cells.of_path(rows)))
 
@@ -188,8 +192,8 @@ class TransformerSession(Session):
         if self._has_distances:
             self.backend.scatter_rows(self._cell_position, rows.cell, rows.position)
             seen = seen._replace(position=rows.position, cell_position=self._cell_position)
-        place = decoder_rows(self.model.config, rows.token, rows.position)
-        return (rows.token, place), seen, Seen(Cells.of_encoder(rows, self._source), self._cross)
+        cross = Seen(Cells.of_encoder(rows, self._source), self._cross)
+        return (rows.token, rows.position), seen, cross
 
     def _encode(self, sources: Sequence[Any], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
@@ -243,6 +247,9 @@ class TransformerSession(Session):
         hypotheses: Sequence[Sequence[Sequence[int]]],
         alignment: Alignment,
     ) -> list[list[Tensor]]:
+        # few outputs are aligned
+        from pybeam.models.transformer.attention import cross_attention
+
         found = []
         for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
             states = self.states(sources[part])  # [n, d]

@@ -42,14 +42,6 @@ def with_padding(config: TransformerConfig, table: Tensor) -> Tensor:
     return torch.cat((table, padded))
 
 
-def decoder_rows(config: TransformerConfig, token: Tensor, position: Tensor) -> Tensor:
-    """Return which rows of that table belong to tokens at these positions, all of one shape."""
-    if not skips_padding(config):
-        return position
-    assert config.max_positions is not None
-    return torch.add(position, token == config.pad_id, alpha=config.max_positions)
-
-
 def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None) -> Tensor:
     """Compute the family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
 

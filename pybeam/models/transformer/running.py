@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.defaults import write_nodes
-from pybeam.backends.layer_program import LayerProgram
+from pybeam.backends.layer_program import LayerCall, LayerProgram
 from pybeam.contracts import Distances, NewNodes
 from pybeam.kvcache.pools import KeyValuePool
 from pybeam.models.cells import Cells
@@ -132,19 +132,22 @@ class StackRunner:
         backend: the module that computes; a stack is one object there, if it has such programs.
         stack: an encoder or a decoder.
         output: the output layer of a decoder; None for an encoder.
+
+    Attributes:
+        program: all as one object; None: operators do it.
     """
 
     def __init__(self, backend: Backend, stack: Stack, output: Linear | None = None) -> None:
         self._backend, self._stack, self._output = backend, stack, output
-        self._program = fused(backend, stack, output)
+        self.program = fused(backend, stack, output)
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
         self._memory = torch.empty(0)
 
     @cached_property
     def _states_program(self) -> LayerProgram | None:
         """The stack without its output layer."""
-        if self._output is None or self._program is None:
-            return self._program
+        if self._output is None or self.program is None:
+            return self.program
         return fused(self._backend, self._stack, None)
 
     def states(self, inputs: Inputs, own: Seen, cross: Seen | None = None) -> Tensor:
@@ -159,7 +162,7 @@ class StackRunner:
         if program is not None:
             first = inputs if isinstance(inputs, Tensor) else inputs[0]
             x = torch.empty(first.shape[0], self._stack.hidden_size)
-            _run(program, x, inputs, own, cross)
+            program.run(*_arguments(x, inputs, own, cross))
             return x
         backend, stack = self._backend, self._stack
 
@@ -175,6 +178,12 @@ class StackRunner:
         assert states is not None
         return states
 
+    def call(self, inputs: tuple[Tensor, Tensor], own: Seen, cross: Seen) -> LayerCall:
+        """Return what `logits` would call. There may be room for the logits of more rows."""
+        assert self.program is not None
+        self._logits_of(len(inputs[0]))
+        return LayerCall(self.program, _arguments(self._memory, inputs, own, cross))
+
     def logits(
         self, inputs: Inputs, own: Seen, cross: Seen | None = None, wanted: Tensor | None = None
     ) -> Tensor:
@@ -185,12 +194,12 @@ class StackRunner:
         output, cap = self._output, self._stack.output_soft_cap
         assert output is not None
         num_rows = len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
-        if self._program is not None and wanted is None:
+        if self.program is not None and wanted is None:
             out = self._logits_of(num_rows)
-            _run(self._program, out, inputs, own, cross)
+            self.program.run(*_arguments(out, inputs, own, cross))
             return out
         x = self.states(inputs, own, cross)
-        if self._program is None or wanted is None:
+        if self.program is None or wanted is None:
             out = output(x, None if x.is_cuda else self._logits_of(num_rows))
             if cap is not None:
                 self._backend.soft_cap(out, cap)
@@ -206,8 +215,8 @@ class StackRunner:
 
     def write(self, inputs: Inputs, own: Seen) -> None:
         """Write keys and values of rows, whose states nobody reads."""
-        if self._program is not None:
-            _run(self._program, None, inputs, own, None)
+        if self.program is not None:
+            self.program.run(*_arguments(None, inputs, own, None))
             return
         backend, stack = self._backend, self._stack
 
@@ -227,14 +236,14 @@ class StackRunner:
         return self._memory[:num_rows]
 
 
-def _run(
-    program: LayerProgram, out: Tensor | None, inputs: Inputs, own: Seen, cross: Seen | None
-) -> None:
+def _arguments(
+    out: Tensor | None, inputs: Inputs, own: Seen, cross: Seen | None
+) -> tuple[Any, ...]:
+    """Return the arguments of `LayerProgram.run`."""
     cells, pool, cell, *places = own
     own_pool = None if pool is None else pool.memory
     if cross is None:
-        program.run(out, inputs, own_pool, None, cell, cells.given, (), *places)
-        return
+        return out, inputs, own_pool, None, cell, cells.given, (), *places
     assert cross.pool is not None
     pools = own_pool, cross.pool.memory
-    program.run(out, inputs, *pools, cell, cells.given, cross.cells.given, *places)
+    return out, inputs, *pools, cell, cells.given, cross.cells.given, *places

@@ -1,0 +1,101 @@
+// Steps of a decoder and its beams, one after another, between which nobody has a say.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <exception>
+#include <vector>
+
+#include "beam_program.h"
+#include "layers.h"
+
+namespace pybeam {
+
+// The rows of a step, in memory that the next one uses again.
+class StepRows {
+  public:
+    // Reads the rows of these slots, of which there are so many, and gives them to a decoder in
+    // place of those that it was given.
+    void read(BeamProgram& beams, const Tensor& slot, int64_t num_rows, LayerArguments* given) {
+        std::array<int32_t*, BeamProgram::kNumRowArrays> memory;
+        for (size_t i = 0; i < memory.size(); ++i) {
+            size_[i] = i == BeamProgram::kOffset ? slot.numel() + 1 : num_rows;
+            memory[i] = numbers_[i].room(size_[i]);
+        }
+        beams.read(slot, num_rows, memory);
+        StackCells& cells = given->cells;
+        const Tensor position = array(BeamProgram::kPosition);
+        given->inputs = {array(BeamProgram::kToken), position};
+        cells.cell = array(BeamProgram::kCell);
+        cells.own[0] = cells.cross[0] = array(BeamProgram::kOffset);
+        // masks stand before the entries, paths behind them
+        cells.own[cells.own.size() == 6 ? 5 : 4] = array(BeamProgram::kEntry);
+        if (!cells.cell_position.has_value()) return;
+        cells.position = position;
+        place(*cells.cell_position);
+    }
+
+  private:
+    Tensor array(BeamProgram::Row row) {
+        return {numbers_[row].get(),     ScalarType::kInt32,  sizeof(int32_t), Device{},
+                IntList(&size_[row], 1), IntList(&kStride, 1)};
+    }
+
+    // Stores the positions of the rows at their cells.
+    void place(const Tensor& cell_position) const {
+        for (int64_t row = 0; row < size_[BeamProgram::kCell]; ++row) {
+            const int32_t cell = numbers_[BeamProgram::kCell].get()[row];
+            PYBEAM_CHECK(cell >= -1 && cell < cell_position.numel(), "`cell` is out of range");
+            if (cell < 0) continue;
+            data<int32_t>(cell_position)[cell] = numbers_[BeamProgram::kPosition].get()[row];
+        }
+    }
+
+    static constexpr int64_t kStride = 1;
+    std::array<Scratch<int32_t>, BeamProgram::kNumRowArrays> numbers_;
+    std::array<int64_t, BeamProgram::kNumRowArrays> size_{};
+};
+
+// What has been done, and the seconds that its phases took.
+struct StepsDone {
+    int64_t num = 0;
+    double read = 0, layers = 0, choose = 0, commit = 0;
+};
+
+// Does the step whose rows were read last, which `given` names, and up to `most` steps of all these
+// slots: until one has stopped, there is no room for another step, the caller is called, or enough
+// time has passed for its other threads and signals. A step that raises before it commits does not
+// count and has changed nothing: the caller does it again, to hear why.
+inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepRows& rows,
+                           const Tensor& slot, LayerArguments& given, int64_t most,
+                           const bool* is_called) {
+    using Clock = std::chrono::steady_clock;
+    constexpr auto kMostTime = std::chrono::milliseconds(20);
+    Clock::time_point last = Clock::now();
+    const Clock::time_point end = last + kMostTime;
+    const auto count = [&last](double* seconds) {
+        const Clock::time_point now = Clock::now();
+        *seconds += std::chrono::duration<double>(now - last).count();
+        last = now;
+    };
+    StepsDone done;
+    for (int64_t num_rows = 0;;) {  // those of the first step have been read
+        try {
+            if (done.num > 0) rows.read(beams, slot, num_rows, &given);
+            count(&done.read);
+            layers.run(given);
+            count(&done.layers);
+            beams.choose(*given.out);
+            count(&done.choose);
+        } catch (const std::exception&) {
+            return done;
+        }
+        beams.commit();
+        count(&done.commit);
+        if (++done.num == most || __atomic_load_n(is_called, __ATOMIC_RELAXED)) return done;
+        num_rows = beams.next_rows(slot);
+        if (num_rows == 0 || num_rows > given.out->size(0) || last > end) return done;
+    }
+}
+
+}  // namespace pybeam

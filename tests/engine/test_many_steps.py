@@ -1,0 +1,131 @@
+"""Steps that follow one another without the engine: the same bits, and it is asked as soon as it must be."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pybeam
+from pybeam import backends
+from pybeam.engine.arrivals import IterableArrivals
+from pybeam.engine.engine import Engine
+from pybeam.engine.stats import Stats
+from pybeam.engine.workspace import Workspace
+from pybeam.models import load_model
+from pybeam.models.transformer.model import TransformerSession
+from pybeam.state.step import Step
+from support.built_in_models import saved
+from support.laws import ALGORITHMS, CPU, CheckedEngine, essence
+
+pytestmark = pytest.mark.skipif(
+    "native" not in backends.available(), reason="other backends do one step after another"
+)
+SOURCES = [[3 + (5 * i + 3 * j) % 14 for j in range(1 + i * 7 % 5)] for i in range(7)]
+
+
+@cache
+def model_of(kind: str):
+    return load_model(saved(kind, Path(tempfile.mkdtemp()) / "model"), device=CPU)
+
+
+@pytest.fixture
+def counts(monkeypatch) -> list[int]:
+    """How many steps each call has done."""
+    found, go_on = [], Step.go_on
+
+    def noted(*given):
+        done = go_on(*given)
+        found.append(done[0])
+        return done
+
+    monkeypatch.setattr(Step, "go_on", noted)
+    return found
+
+
+def run(kind: str, name: str, arrivals=None):
+    """The results and the statistics of an algorithm, and the workspace of its engine."""
+    workspace = Workspace(model_of(kind), ALGORITHMS[name], backends.load("native"))
+    engine = CheckedEngine(workspace, pybeam.Fifo(3), Stats())
+    results = list(engine.stream(SOURCES if arrivals is None else arrivals))
+    return sorted(results, key=lambda result: result.index), engine.stats, workspace
+
+
+def numbers(stats: Stats) -> list[int]:
+    return [stats.steps, stats.expansions, stats.refills, stats.pages]
+
+
+# positions of padding, and positions that layers see
+@pytest.mark.thinned(most=6)
+@pytest.mark.parametrize("kind", ["m2m_100", "t5"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_many_steps_are_the_steps_one_by_one(kind, name, counts, monkeypatch):
+    many, stats, _ = run(kind, name)
+    assert bool(ALGORITHMS[name].processors) or max(counts) > 1
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    num_calls = len(counts)
+    alone, expected, _ = run(kind, name)
+    assert essence(many) == essence(alone) and len(counts) == num_calls
+    assert numbers(stats) == numbers(expected)
+
+
+def test_news_end_them(counts):
+    arrivals = IterableArrivals(SOURCES)
+    arrivals.has_news = np.ones(1, dtype=np.bool_)
+    results, *_ = run("m2m_100", "fixed", arrivals)
+    assert set(counts) == {1}
+    assert essence(results) == essence(run("m2m_100", "fixed")[0])
+    assert max(counts) > 1
+
+
+def test_who_has_no_word_for_news_is_asked_after_every_step(counts):
+    arrivals = IterableArrivals(SOURCES)
+    arrivals.has_news = None
+    run("m2m_100", "fixed", arrivals)
+    assert counts == []
+
+
+def test_a_queue_has_news_while_a_request_waits():
+    queue = pybeam.RequestQueue()
+    assert not queue.has_news[0]
+    queue.put([3])
+    queue.put([4])
+    for is_left in (True, False):
+        assert queue.has_news[0]
+        queue.next(may_wait=False)
+        assert queue.has_news[0] == is_left
+
+
+def test_a_call_that_raises_has_done_no_step(counts, monkeypatch):
+    """Whoever does the step by itself hears why, or succeeds."""
+    expected, *_ = run("m2m_100", "fixed")
+    counts.clear()
+    call = TransformerSession.call
+
+    def broken(session, rows):
+        program, (out, *others) = call(session, rows)
+        return program, (out[:, :1], *others)
+
+    monkeypatch.setattr(TransformerSession, "call", broken)
+    results, *_ = run("m2m_100", "fixed")
+    assert essence(results) == essence(expected) and set(counts) == {0}
+
+
+def test_steps_that_raise_in_a_commit_fail_for_all(monkeypatch):
+    def raising(*given):
+        raise MemoryError("no page")
+
+    monkeypatch.setattr(Step, "go_on", raising)
+    results, _, workspace = run("m2m_100", "fixed")
+    assert [str(result.error) for result in results] == ["no page"] * len(SOURCES)
+    tree = workspace.state.tree
+    assert int(tree.num_free_pages) == tree.num_total_pages
+
+
+def test_layers_must_be_a_program():
+    state = Workspace(model_of("m2m_100"), ALGORITHMS["fixed"], backends.load("native")).state
+    state.reserve(2, 4, 8)
+    program = state._arrays.program
+    with pytest.raises(TypeError, match="expected a LayerProgram, but got object"):
+        program.run(object(), (), None, 1, None)
