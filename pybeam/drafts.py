@@ -245,12 +245,14 @@ class Draft:
         if fill is None and self.feeds_all:
             fill = "last"
         price = round(STEP * (PRICE if self.price is None else self.price))
+        # what is looked up holds less often than a text of the request's own
+        first = 3 if num_guesses and not self.initialiser.ngram else 2
         fills = {None: FILL_NONE, "pad": pad_id, "last": FILL_LAST}
         return dict(
             max_rows=most,
             block=most if self.max_window is None else 0,
             horizon=max_length if self.horizon is None else min(self.horizon, max_length),
-            window=1 if 2 * price > FIRST_CREDIT else min(2, most),
+            window=1 if 2 * price > FIRST_CREDIT else min(first, most),
             credit=min(2 * price, FIRST_CREDIT),
             price=price,
             fill=fill if isinstance(fill, int) else fills[fill],

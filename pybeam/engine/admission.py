@@ -219,7 +219,8 @@ class Admission:
     def _algorithm_of(self, request: Request, room: int, source_length: int) -> Algorithm:
         """The algorithm of a request. Requests without options of their own share theirs."""
         own = self._algorithm
-        if own.draft is not None or not request.overrides_nothing:
+        asks_each = own.draft is not None and callable(own.draft.horizon)
+        if asks_each or not request.overrides_nothing:
             return self._own_algorithm(request, room, source_length)
         follows = isinstance(own.max_length, SourceLimit)
         # prefixes of the same length may count differently

@@ -21,7 +21,7 @@ NUM_SLOTS, LENGTH = 4, 24
 
 
 class LookupOrLast(drafts.Initialiser):
-    """What followed the token before, or else that token again."""
+    """The token that followed the token before, or else the token before."""
 
     fill, ngram = "last", 1
 
