@@ -43,8 +43,8 @@ class Networks:
         return target
 
     def ours(self, name: str, dtype: str | None = None, kept: str = "auto"):
-        """The network in pybeam; its cross cache is `kept` in that dtype."""
-        options = dict(device=self._device, dtype=dtype or self._dtype, cross_cache_dtype=kept)
+        """The network in pybeam; its keys and values are `kept` in that dtype."""
+        options = dict(device=self._device, dtype=dtype or self._dtype, cache_dtype=kept)
 
         def load():
             members = [f"member {i}" for i in range(MEMBERS)] if name == "ensemble" else [name]

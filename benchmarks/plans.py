@@ -77,8 +77,8 @@ def beside_peers() -> dict[str, Case]:
         **_int8(batch, fifo),
         "layouts-5": _layouts("float32"),
         "int8-layouts-5": _layouts("int8"),
-        "cross-cache-5": _cross_caches("float32", batch),
-        "int8-cross-cache-5": _cross_caches("int8", batch),
+        "cache-5": _caches("float32", batch),
+        "int8-cache-5": _caches("int8", batch),
         "schedules-5": Case(_schedules(5, 16)),
         "schedules-50": Case(_schedules(50, 64), lines=200),
         "thresholds-5": _thresholds(5, (1.1, 1.6, 2.0)),
@@ -140,11 +140,11 @@ def _int8(batch, fifo) -> dict[str, Case]:
     }
 
 
-def _cross_caches(dtype: str, batch) -> Case:
-    """Keys and values of encoder states in float32 and in bfloat16."""
+def _caches(dtype: str, batch) -> Case:
+    """Keys and values in float32 and in bfloat16."""
     return Case(
         {
-            f"pybeam {dtype} fixed 5, {kept} cross cache": Ours(fixed(5), batch, dtype, kept)
+            f"pybeam {dtype} fixed 5, {kept} cache": Ours(fixed(5), batch, dtype, kept)
             for kept in ("float32", "bfloat16")
         }
     )

@@ -28,7 +28,7 @@ PRODUCTS = 30
 
 @dataclass(frozen=True)
 class Ours:
-    """A search in pybeam; a `dtype` of its own beats the run's. `kept` is that of the cross cache."""
+    """A search in pybeam; a `dtype` of its own beats the run's. `kept` is that of keys and values."""
 
     algorithm: object
     schedule: object

@@ -19,6 +19,7 @@ struct GluParams;
 struct LstmCellParams;
 struct MixtureParams;
 struct Int8Row;
+struct BFloat16;
 enum class Activation : int32_t;
 struct Pair;
 class Key;
@@ -59,6 +60,9 @@ struct AttendTask {
 };
 
 using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& task, float* scratch);
+
+// Rounds x [size] to nearest, ties to even.
+using RoundCell = void (*)(const float* x, int64_t size, BFloat16* cell);
 
 // Rows `first .. last` of the product, in the columns of one panel.
 using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t first,
@@ -108,6 +112,7 @@ struct Kernels {
     Attend attend_rounded;   // float32 queries over bfloat16 cells
     Attend attend_paths[3];  // the same for rows that have paths
     Attend attend_paths_rounded;
+    RoundCell round_cell;
     MultiplyRows multiply_rows[5];  // by WeightType
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded

@@ -35,6 +35,7 @@ constexpr Kernels make_kernels(const char* name) {
         &attend<float, BFloat16>,
         {&attend_paths<float, float>, &attend_paths<BFloat16, BFloat16>, &attend_paths<Half, Half>},
         &attend_paths<float, BFloat16>,
+        &round_cell,
         {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>, &multiply_rows<float, Half>,
          &multiply_rows<float, Bytes>, &multiply_narrow},
         &round_row,

@@ -7,6 +7,7 @@
 
 #include "../dispatch.h"
 #include "../params/layer_norm.h"
+#include "numbers.h"
 #include "sublayers.h"
 
 namespace pybeam {
@@ -119,8 +120,6 @@ class Member : Sublayers {
     void place_keys(const LayerWeights& layer, size_t i) const {
         const bool turns = layer.rotary >= 0 || layer.query_norm.weight != nullptr;
         if (!turns && !p_.own_pool.is_there) return;
-        const int64_t keys = p_.num_key_heads * p_.head_size;
-        float* const pool = static_cast<float*>(p_.own_pool.data) + i * p_.own_pool.layer_stride;
         const auto place_row = [&](int64_t row) {
             float* const query = b_.qkv + row * p_.qkv_size();
             float* const key = query + p_.attended_size();
@@ -128,10 +127,20 @@ class Member : Sublayers {
                 turn(layer, layer.query_norm, row, query, p_.num_heads);
                 turn(layer, layer.key_norm, row, key, p_.num_key_heads);
             }
-            if (!p_.own_pool.is_there || p_.cell[row] < 0) return;
-            std::memcpy(pool + p_.cell[row] * 2 * keys, key, 2 * keys * sizeof(float));
+            if (p_.own_pool.is_there && p_.cell[row] >= 0) fill_cell(i, p_.cell[row], key);
         };
         for_rows(place_row, turns ? 1 : 8);
+    }
+
+    // Writes a key and the value that follows it.
+    void fill_cell(size_t i, int64_t cell, const float* key) const {
+        const LayerPool& pool = p_.own_pool;
+        const int64_t size = 2 * pool.key_size, place = i * pool.layer_stride + cell * size;
+        if (pool.dtype == DType::kFloat32) {
+            std::memcpy(static_cast<float*>(pool.data) + place, key, size * sizeof(float));
+        } else {
+            kernels().round_cell(key, size, static_cast<BFloat16*>(pool.data) + place);
+        }
     }
 
     void turn(const LayerWeights& layer, const NormWeights& norm, int64_t row, float* x,

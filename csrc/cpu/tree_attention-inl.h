@@ -12,6 +12,10 @@ struct Cells {
     const C* row[kCopiedCells];
 };
 
+inline void round_cell(const float* x, int64_t size, BFloat16* cell) {
+    for (int64_t d = 0; d < size; ++d) from_float(x[d], cell + d);
+}
+
 // Copies a query as float32, times `scale`, with zeros up to a whole vector.
 template <class T>
 inline void copy_query(const T* row, int64_t size, float scale, float* out) {
@@ -171,7 +175,8 @@ struct TaskView {
 };
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
-// plain reads: processors drop prefetch instructions when many are under way, but not reads.
+// plain reads: processors drop prefetch instructions when many are under way, but not reads. The
+// cells of a source alone are there since the last step.
 template <class C>
 inline void read_rows(const C* data, int64_t cell_stride, int64_t head_stride, const int32_t* cell,
                       int64_t num_heads, int64_t head_size) {
@@ -233,7 +238,7 @@ inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blo
     const int64_t size = padded(view.params.head_size);
     for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
         const int64_t num_cells = view.tile_size(begin, kTileCells);
-        if (view.num_rows > 1) read_tile(view, begin);
+        if (view.params.num_sources > 1) read_tile(view, begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
             const Cells<C> keys =
                 tile_of(view.key(h), view.params.key_cell_stride, view.cell + begin, num_cells,

@@ -210,8 +210,8 @@ class LayerProgram {
         }
         const int64_t layers = static_cast<int64_t>(params.layers.size());
         const Heads& heads = shape_.heads;
-        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, false);
-        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, true);
+        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads);
+        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads);
         const int64_t num_cells = cells.own_pool.has_value() ? params.own_pool.num_cells : num_rows;
         params.own = attention_of(cells.own, num_rows, heads, num_cells, shape_.scale);
         params.own.soft_cap = static_cast<float>(shape_.soft_cap);

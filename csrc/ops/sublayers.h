@@ -129,11 +129,11 @@ inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_
 }
 
 inline LayerPool pool_of(const char* name, const OptionalTensor& pool, int64_t num_layers,
-                         const Heads& heads, bool may_be_rounded) {
+                         const Heads& heads) {
     if (!pool.has_value()) return {};
     check_dim(name, *pool, 5);
     const int64_t num_cells = pool->size(1);
-    const bool is_rounded = may_be_rounded && pool->scalar_type() == ScalarType::kBFloat16;
+    const bool is_rounded = pool->scalar_type() == ScalarType::kBFloat16;
     void* data = state<void>(name, *pool, is_rounded ? ScalarType::kBFloat16 : ScalarType::kFloat32,
                              {num_layers, num_cells, 2, heads.num_keys, heads.size});
     const DType dtype = is_rounded ? DType::kBFloat16 : DType::kFloat32;

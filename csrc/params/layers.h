@@ -49,7 +49,7 @@ struct LayerWeights {
 // Keys and values of all layers, [layers, cells, 2, key heads, head size].
 struct LayerPool {
     void* data;
-    DType dtype;  // float32; where encoder states lie, bfloat16 too
+    DType dtype;  // float32 or bfloat16
     int64_t num_cells;
     int64_t layer_stride;
     int64_t key_size;  // numbers of a key: key heads * head size

@@ -74,9 +74,9 @@ def write_nodes(
     value: Tensor,
     new: NewNodes,
 ) -> None:
-    """Write the keys and values of new nodes to their cells in the pools key, value [cells, G, D]."""
-    scatter_rows(key, new.cell, new.key)
-    scatter_rows(value, new.cell, new.value)
+    """Write keys and values of new nodes, rounded to the pools' dtype, to their cells in [cells, G, D]."""
+    scatter_rows(key, new.cell, new.key.to(key.dtype))
+    scatter_rows(value, new.cell, new.value.to(value.dtype))
 
 
 def no_program(weights: tuple[Tensor, ...], shape: Any) -> None:

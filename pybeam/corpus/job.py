@@ -38,7 +38,7 @@ class Job:
         task: what a line is.
         form: what is written.
         schedule, backend: those of `Decoder`; they change no result.
-        device, dtype, cross_cache_dtype: those of `load_model`.
+        device, dtype, cache_dtype: those of `load_model`.
         threads: CPU threads of a process; None: torch's choice.
         source_lang, target_lang: those of `load_tokenizer`.
         memory: so many distinct lines are remembered in a process; an equal one is not decoded again.
@@ -55,7 +55,7 @@ class Job:
     schedule: Schedule = field(default_factory=Fifo)
     device: str = "auto"
     dtype: str = "auto"
-    cross_cache_dtype: str = "auto"
+    cache_dtype: str = "auto"
     backend: str = "auto"
     threads: int | None = None
     source_lang: str | None = None
@@ -86,7 +86,7 @@ class Job:
             self.model_dirs,
             device=self.device,
             dtype=self.dtype,
-            cross_cache_dtype=self.cross_cache_dtype,
+            cache_dtype=self.cache_dtype,
             check_finite=self.check_finite,
         )
         if model.takes_features != self.task.takes_sound:
@@ -127,7 +127,7 @@ class Job:
         if self.options is not None:
             return dict(self.options)
         names = (
-            *("algorithm", "task", "form", "device", "dtype", "cross_cache_dtype", "backend"),
+            *("algorithm", "task", "form", "device", "dtype", "cache_dtype", "backend"),
             *("without", "source_lang", "target_lang"),
         )
         return {name: str(getattr(self, name)) for name in names}

@@ -64,10 +64,10 @@ def recorders(model: object, algorithm: Algorithm | None = None) -> Recorders:
             f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "
             "dtype='float32'"
         )
-    if isinstance(model, Transformer) and model.cross_cache_dtype != torch.float32:
+    if isinstance(model, Transformer) and model.cache_dtype != torch.float32:
         raise ValueError(
-            f"the cross cache of `model` must be torch.float32, but is {model.cross_cache_dtype}; load it "
-            "with cross_cache_dtype='float32'"
+            f"the cache of `model` must be torch.float32, but is {model.cache_dtype}; load it "
+            "with cache_dtype='float32'"
         )
     if algorithm is None:
         return found

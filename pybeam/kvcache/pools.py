@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import poison
+from pybeam.backends.arrays import resized
 from pybeam.backends.memory import large_array
 from pybeam.backends.transfer import all_to_device
 from pybeam.contracts import PAGE_CELLS
@@ -47,20 +48,10 @@ class KeyValuePool:
         return self.both[-1].shape[0]
 
     @property
-    def reads_sizes(self) -> bool:
-        """Whether a step may read sizes back. On a GPU it would have to wait for them."""
-        return self.both[0].device.type == "cpu"
-
-    @property
     def memory(self) -> Tensor:
         """Keys and values of all layers on a CPU, [layers, cells, 2, H, D]."""
         assert self._whole is not None, "only a CPU has all layers in one tensor"
         return self._whole
-
-    @property
-    def first(self) -> Tensor:
-        """Keys and values of the first layer. It is another tensor after the pool has grown."""
-        return self.both[0]
 
     def grow(self, num_cells: int) -> None:
         """Make room for that many cells. Old cells keep their contents."""
@@ -164,14 +155,8 @@ class SourceCells:
 
     def reserve(self, num_slots: int, length: int = 0) -> None:
         """Make room for that many slots and cells per slot."""
-        old = self.cell
-        shape = max(old.shape[0], num_slots), max(old.shape[1], length)
-        if shape == tuple(old.shape):
-            return
-        cell = old.new_zeros(shape)
-        cell[: old.shape[0], : old.shape[1]] = old
-        lengths = torch.cat((self.length, self.length.new_zeros(shape[0] - old.shape[0])))
         # both or, if there is no memory, none
+        cell, lengths = resized(self.cell, (num_slots, length)), resized(self.length, (num_slots,))
         self.cell, self.length = cell, lengths
 
     def make_room(self, pool: KeyValuePool, lengths: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.settings import read_settings
 from pybeam.models.transformer.assembly import Assembly
+from pybeam.models.transformer.built_in import BuiltIn
 from pybeam.models.transformer.config import (
     ATTENTIONAL_LSTM,
     FAMILIES,
@@ -60,7 +61,7 @@ def load_model(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     *,
-    cross_cache_dtype: str | torch.dtype = "auto",
+    cache_dtype: str | torch.dtype = "auto",
     check_finite: bool = True,
     eos_id: int | Sequence[int] | None = None,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
@@ -114,11 +115,10 @@ def load_model(
             see docs/reference/int8.md. float8_e4m3fn does that on GPUs from compute capability 8.9 on; all
             else is bfloat16 then. On a CPU it is slow, and shows the quality of the results. Elsewhere the
             whole model computes in this dtype.
-        cross_cache_dtype: dtype in which decoders of transformers keep keys and values of encoder states:
-            "auto", "float32", "bfloat16", or the `torch.dtype` of that name. "auto" is that of activations.
-            "bfloat16" is for transformers that compute in float32 on a CPU, whatever the dtype of their
-            weights. It halves this memory; keys and values are rounded once, to nearest, and everything is
-            still computed in float32. Each member of an ensemble takes it.
+        cache_dtype: dtype of the keys and values that decoders of transformers keep: "auto", "float32",
+            "bfloat16", or the `torch.dtype` of that name. "bfloat16" halves their memory where activations
+            are float32 on a CPU: they are rounded once, to nearest, and all is computed in float32 as before.
+            "auto" is that for weights in int8 and bfloat16, and else the dtype of activations.
         check_finite: whether weights that are NaN or infinite, or become so in `dtype`, are refused, with
             the names of file and tensor. They are looked at while they are read, which costs next to nothing;
             those of ONNX graphs are read once more. Only a bias of logits may have -inf. With False,
@@ -139,7 +139,7 @@ def load_model(
         raise TypeError(f"`path` must be a directory or a list of them, but is {path!r}")
     directories = [Path(one) for one in path]
     wanted = _dtype("dtype", dtype, DTYPES)
-    kept = _dtype("cross_cache_dtype", cross_cache_dtype, ("float32", "bfloat16"))
+    kept = _dtype("cache_dtype", cache_dtype, ("float32", "bfloat16"))
     is_for_cpus = wanted == torch.int8 or any(
         (directory / DECODER).exists() or is_quantised(directory) for directory in directories
     )
@@ -165,7 +165,7 @@ def _load(
     directory: Path,
     device: torch.device,
     dtype: torch.dtype | None,
-    cross_cache_dtype: torch.dtype | None,
+    cache_dtype: torch.dtype | None,
     check_finite: bool,
     eos_id: int | Sequence[int] | None,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
@@ -178,15 +178,15 @@ def _load(
         model = _load_onnx(directory, device, dtype, check_finite, eos_id)
     else:
         model, _ = load_checkpoint(directory, device, dtype, check_finite, eos_id)
-    if cross_cache_dtype is None:
+    if cache_dtype is None:
         return model
-    if not isinstance(model, Transformer):
+    if not isinstance(model, BuiltIn):
         problem = (
-            f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers with an "
-            "encoder have such a cache, not ONNX graphs, an LSTM or a decoder alone"
+            f"must be 'auto' for {directory}, but is {cache_dtype}; only built-in transformers have such a "
+            "cache, not ONNX graphs and not an LSTM"
         )
-        raise ArgumentError("cross_cache_dtype", problem)
-    return model.with_cross_cache(cross_cache_dtype)
+        raise ArgumentError("cache_dtype", problem)
+    return model.with_cache(cache_dtype)
 
 
 def load_checkpoint(

@@ -49,6 +49,11 @@ class PromptPool(KeyValuePool):
         super().__init__(num_layers, num_heads, head_size, dtype, device)
         self.position = torch.zeros(0, 1, dtype=torch.int32, device=device)
 
+    @property
+    def reads_sizes(self) -> bool:
+        """Whether a step may read sizes back. On a GPU it would have to wait for them."""
+        return self.position.device.type == "cpu"
+
     def grow(self, num_cells: int) -> None:
         """Make room for that many cells of the token tree."""
         self._resize(num_cells, self.num_prompt)
@@ -141,7 +146,7 @@ class Prompts:
     def buffers(self) -> Sequence[Tensor]:
         """All tensors that are kept between steps."""
         prompt = self.cells.cell, self.cells.length, self._last
-        return self.pool.first, self.pool.position, *prompt
+        return self.pool.both[0], self.pool.position, *prompt
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         """See `Session.max_bytes`."""

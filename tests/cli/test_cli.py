@@ -232,7 +232,7 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--repetition-penalty", "inf"], "--repetition-penalty must be finite"),
         (["--suppress", "99999999999"], "--suppress must hold token ids from 0 to 2**31 - 1"),
         (["--dtype", "float7"], "float7"),
-        (["--cross-cache-dtype", "int8"], "int8"),
+        (["--cache-dtype", "int8"], "int8"),
         (["--width", "4097"], "4097"),
         (["--width", "3,0"], "one for each of the first steps"),
         (["--width", "3,,5"], "one for each of the first steps"),

@@ -142,12 +142,12 @@ def test_backends(records, name):
     assert texts == [record["hypotheses"][0]["text"] for record in records()]
 
 
-def test_keys_and_values_of_encoder_states_in_bfloat16(records, capfd):
-    rounded = pybeam.load_model(MODEL, device="cpu", cross_cache_dtype="bfloat16")
+def test_keys_and_values_in_bfloat16(records, capfd):
+    rounded = pybeam.load_model(MODEL, device="cpu", cache_dtype="bfloat16")
     results = pybeam.Decoder(rounded, pybeam.fixed_beam(5, scoring=NORMALISED)).decode(
         TOKENIZER.encode(LINES)
     )
-    found = records("--device=cpu", "--cross-cache-dtype=bfloat16")
+    found = records("--device=cpu", "--cache-dtype=bfloat16")
     scores = [record["hypotheses"][0]["score"] for record in found]
     assert scores == pytest.approx([result.hypotheses[0].score for result in results], abs=1e-6)
     plain = [record["hypotheses"][0]["score"] for record in records("--device=cpu")]
@@ -164,12 +164,12 @@ def test_keys_and_values_of_encoder_states_in_bfloat16(records, capfd):
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_cross_cache_that_the_model_does_not_have(arguments, tmp_path, capfd):
+def test_a_cache_that_the_model_does_not_have(arguments, tmp_path, capfd):
     (tmp_path / "TEXT").write_text("one\n")
     arguments = [argument.replace("TEXT", str(tmp_path / "TEXT")) for argument in arguments]
     lstm = ROOT / "examples" / "semantic_parsing" / "geo"
-    assert main([*arguments, "--model", str(lstm), "--cross-cache-dtype=bfloat16"]) == 1
-    assert "--cross-cache-dtype must be 'auto' for" in capfd.readouterr().err
+    assert main([*arguments, "--model", str(lstm), "--cache-dtype=bfloat16"]) == 1
+    assert "--cache-dtype must be 'auto' for" in capfd.readouterr().err
 
 
 def test_alignment(records, model):

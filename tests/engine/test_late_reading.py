@@ -69,7 +69,7 @@ def front_end(name: str, factory):
 def test_same_results(name, tmp_path_factory, monkeypatch):
     model, sources = front_end(name, tmp_path_factory)
     # as on a device that it would have to wait for
-    monkeypatch.setattr("pybeam.kvcache.pools.KeyValuePool.reads_sizes", False)
+    monkeypatch.setattr("pybeam.models.prompts.PromptPool.reads_sizes", False)
     monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
     advance = Engine._advance
 

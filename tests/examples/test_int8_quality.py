@@ -1,6 +1,6 @@
 """The example models in int8 are as good as in float32, by their own measures, within noise.
 
-So are transformers that keep keys and values of encoder states in bfloat16.
+So are transformers that keep keys and values in bfloat16, as those in int8 do.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ INT8 = dict(dtype="int8")
 # options of `load_model`, by what becomes smaller
 SMALLER = {
     "int8": INT8,
-    "cross cache": dict(dtype="float32", cross_cache_dtype="bfloat16"),
-    "both": dict(dtype="int8", cross_cache_dtype="bfloat16"),
+    "cache": dict(dtype="float32", cache_dtype="bfloat16"),
+    "matrices": dict(dtype="int8", cache_dtype="float32"),
 }
 SEARCH = pybeam.fixed_beam(4, max_length=60, scoring=pybeam.scoring.power(1.0))
 

@@ -50,11 +50,11 @@ def places(pool: KeyValuePool) -> list[int]:
 def test_cells_keep_their_contents(pool_class, has_layers):
     pool = filled(pool_class, has_layers)
     before = contents(pool, places(pool))
-    first = pool.first
+    first = pool.both[0]
     pool.grow(3)
-    assert pool.first is first
+    assert pool.both[0] is first
     pool.grow(9)
-    assert pool.first is not first and pool.num_cells >= 9
+    assert pool.both[0] is not first and pool.num_cells >= 9
     assert torch.equal(contents(pool, places(pool)), before)
 
 
@@ -110,14 +110,14 @@ def test_the_first_sources_make_room_for_those_of_all_slots():
     pool, cells = cross_pool(num_slots=10)
     cells.make_room(pool, [30, 16])
     cells.allocate([0, 1], [30, 16])
-    first, table = pool.first, cells.cell
+    first, table = pool.both[0], cells.cell
     assert pool.num_cells == 15 * 16
     for slot in range(2, 10):
         lengths = [32] if slot < 6 else [16]
         cells.make_room(pool, lengths)
         given = cells.allocate([slot], lengths)
         assert given.numel() == lengths[0] and int(given.max()) < pool.num_cells
-    assert pool.first is first and cells.cell is table
+    assert pool.both[0] is first and cells.cell is table
     used = [cells.cell[slot, : int(cells.length[slot])] for slot in range(10)]
     assert torch.cat(used).unique().numel() == int(cells.length.sum())
 

@@ -75,8 +75,8 @@ class DeviceOptions:
             so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only CPUs have, is the
             smallest, and the fastest with AVX512-VNNI. float8_e4m3fn is for GPUs, from H100 on, and slow on a
             CPU.
-        cross_cache_dtype: Type in which a transformer on a CPU keeps keys and values of encoder states:
-            float32 or bfloat16, which takes half the memory; auto: float32. Scores are float32 even so.
+        cache_dtype: Type in which a transformer on a CPU keeps keys and values: float32, or bfloat16, which
+            takes half the memory; auto: bfloat16 beside int8 and bfloat16 weights. Scores stay float32.
         check_finite: Refuse weights that are NaN or infinite, and name file and tensor; else the lines that
             meet them fail.
         backend: Which kernels: reference (plain torch), native (C++) or triton; auto: the fastest installed
@@ -90,7 +90,7 @@ class DeviceOptions:
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn"] = option(
         "TYPE", "auto", is_common=True
     )
-    cross_cache_dtype: Literal["auto", "float32", "bfloat16"] = option("TYPE", "auto")
+    cache_dtype: Literal["auto", "float32", "bfloat16"] = option("TYPE", "auto")
     check_finite: bool = option(default=True, flag="--check-finite/--no-check-finite")
     backend: Literal["auto", "reference", "native", "triton"] = option("NAME", "auto")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -78,11 +77,6 @@ class ConformerTransformer(SpeechSources, Transformer):
     def __init__(self, weights: Weights, conformer: Conformer) -> None:
         super().__init__(weights)
         self.conformer = conformer
-
-    def with_backend(self, backend: Backend) -> Self:
-        model = super().with_backend(backend)
-        model.conformer = self.conformer.with_backend(backend)
-        return model
 
     def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """Return the encoder's states [n, d] of checked sources, one after another."""

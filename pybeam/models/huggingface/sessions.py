@@ -68,7 +68,7 @@ class EncoderDecoderSession(Session):
 
     def buffers(self) -> Sequence[Tensor]:
         source = self._source.cell, self._source.length
-        return self._own.first, self._cross.first, *source, self._position
+        return self._own.both[0], self._cross.both[0], *source, self._position
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.models.base import Alignment
 from pybeam.models.transformer.layers import Layer
 from pybeam.models.transformer.running import run_layers
 
 
-class Pass(Protocol):
-    """The parts of a transformer's session that such a pass needs."""
-
-    model: Any
-    backend: Backend
-
-    def cross_keys_and_values(self, state: Tensor) -> Tensor: ...
-
-
 def cross_attention(
-    session: Pass,
+    session: Any,
     state: Tensor,
     hypotheses: Sequence[Sequence[int]],
     alignment: Alignment,
@@ -35,7 +25,7 @@ def cross_attention(
     """Compute ``mean over heads of softmax(q k^T / sqrt(D))`` of one layer, [tokens + 1, E] per hypothesis.
 
     Args:
-        session: a session of the model.
+        session: a `TransformerSession`.
         state: [E, d], the encoder's states of the source.
         hypotheses: ids without start token and EOS.
         alignment: the layer and the heads.
@@ -49,7 +39,7 @@ def cross_attention(
 
 
 def head_attention(
-    session: Pass,
+    session: Any,
     state: Tensor,
     tokens: Sequence[int],
     heads: Sequence[tuple[int, int]],
@@ -57,7 +47,7 @@ def head_attention(
     """Return the attention of single heads, and the logits, while one given output is made.
 
     Args:
-        session: a session of the model.
+        session: a `TransformerSession`.
         state: [E, d], the encoder's states of the source.
         tokens: ids without start token and EOS.
         heads: layer and head, each from 0.
@@ -72,7 +62,7 @@ def head_attention(
 
 
 def _passed(
-    session: Pass, state: Tensor, hypotheses: Sequence[Sequence[int]], num_layers: int
+    session: Any, state: Tensor, hypotheses: Sequence[Sequence[int]], num_layers: int
 ) -> tuple[list[Tensor], Tensor]:
     """Return the attention of the first layers over the source, [B, H, T, E] float32 each, and their states.
 
@@ -98,6 +88,7 @@ def _passed(
     def attend_own(i: int, layer: Layer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         relative = layer.relative
         bias = None if relative is None else relative.causal_mask(longest).to(query.dtype)
+        key, value = (x.to(model.cache_dtype).to(x.dtype) for x in (key, value))
         query, key, value = map(heads_first, (query, key, value))
         y = F.scaled_dot_product_attention(
             query, key, value, bias, is_causal=bias is None, scale=decoder.scale

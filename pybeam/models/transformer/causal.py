@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +13,12 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.prefixes import PrefixCells
-from pybeam.models.base import InProcess, Model, Session
+from pybeam.models.base import Model, Session
 from pybeam.models.linear import Linear
 from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
+from pybeam.models.transformer.built_in import BuiltIn
 from pybeam.models.transformer.causal_config import CausalConfig
 from pybeam.models.transformer.layers import Stack
 from pybeam.models.transformer.reading import Span, blocks
@@ -28,7 +28,7 @@ from pybeam.models.transformer.running import Seen, StackRunner
 PREFIX_CACHE_BYTES = 1 << 28
 
 
-class CausalTransformer(InProcess, Model):
+class CausalTransformer(BuiltIn, Model):
     """A decoder of the `FAMILIES` of `pybeam.models.transformer.families`; made by `pybeam.load_model`.
 
     A source is a prompt, a sequence of token ids, used as it is. Hypotheses continue it and do not contain
@@ -38,7 +38,7 @@ class CausalTransformer(InProcess, Model):
         config: shapes and facts of the checkpoint.
         stack: the layers.
         output: the output layer.
-        dtype: dtype of activations, keys and values, and logits.
+        dtype: dtype of activations and logits.
         weight_dtype: dtype of matrices and token tables.
         device: where the weights are.
 
@@ -74,22 +74,14 @@ class CausalTransformer(InProcess, Model):
 
     def __repr__(self) -> str:
         config = self.config
-        weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
         return (
             f"{type(self).__name__}({config.model_type}, {config.stack.num_layers} layers, "
-            f"d={config.stack.hidden_size}, V={self.vocab_size}, {self.dtype}{weights}, {self.device})"
+            f"d={config.stack.hidden_size}, V={self.vocab_size}, {self._dtypes}, {self.device})"
         )
 
     def session(self, backend: Backend) -> CausalSession:
         """Make a fresh session that computes with this backend module."""
         return CausalSession(self.with_backend(backend), backend)
-
-    def with_backend(self, backend: Backend) -> Self:
-        """Return a model with the same weights, computed by this backend module."""
-        model = copy.copy(self)
-        model.stack = self.stack.with_backend(backend)
-        model.output = self.output.with_backend(backend)
-        return model
 
     def check(self, source: Any) -> Tensor:
         """Return the ids as an int64 tensor [P] on the host.
@@ -143,7 +135,7 @@ class CausalSession(Session):
         self.model, self._backend, stack = model, backend, model.stack
         self._runner = StackRunner(backend, stack, model.output)
         heads = len(stack.layers), stack.num_key_heads, stack.head_size
-        self._pool = PromptPool(*heads, model.dtype, model.device)
+        self._pool = PromptPool(*heads, model.cache_dtype, model.device)
         num_idle = model.prefix_cache_bytes // (PAGE_CELLS * self._pool.cell_bytes)
         self._cells = PrefixCells(model.device, num_idle)
         self._prompts = Prompts(self._pool, self._cells, needs_positions=stack.has_distances)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
+from pybeam.backends.arrays import resized
 from pybeam.backends.layer_program import LayerCall
 from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, InProcess, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
+from pybeam.models.transformer.built_in import BuiltIn
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.layers import Stack
 from pybeam.models.transformer.running import Inputs, Seen, StackRunner
@@ -33,12 +33,12 @@ class Weights(NamedTuple):
     decoder: Stack
     cross_key_value: Linear  # [layers * 2 * d, d], of all decoder layers at once
     output: Linear  # [V, d]
-    dtype: torch.dtype  # dtype of activations, keys and values, and logits
+    dtype: torch.dtype  # dtype of activations and logits
     weight_dtype: torch.dtype  # dtype of matrices and token tables
     device: torch.device
 
 
-class Transformer(InProcess, TextSources):
+class Transformer(BuiltIn, TextSources):
     """M2M100, NLLB, mBART, BART, Pegasus, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token. Padding
@@ -54,7 +54,6 @@ class Transformer(InProcess, TextSources):
         self.cross_key_value, self.output = weights.cross_key_value, weights.output
         self.dtype, self.weight_dtype = weights.dtype, weights.weight_dtype
         self.device = weights.device
-        self.cross_cache_dtype = weights.dtype  # dtype of keys and values of encoder states
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.other_eos_ids = config.other_eos_ids
@@ -64,44 +63,15 @@ class Transformer(InProcess, TextSources):
 
     def __repr__(self) -> str:
         config = self.config
-        weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
-        if self.cross_cache_dtype != self.dtype:
-            weights += f", {self.cross_cache_dtype} cross cache"
         return (
             f"{type(self).__name__}({config.model_type}, {config.num_encoder_layers}+"
             f"{config.num_decoder_layers} layers, d={config.hidden_size}, V={self.vocab_size}, "
-            f"{self.dtype}{weights}, {self.device})"
+            f"{self._dtypes}, {self.device})"
         )
 
     def session(self, backend: Backend) -> TransformerSession:
         """Make a fresh session that computes with this backend module."""
         return TransformerSession(self.with_backend(backend), backend)
-
-    def with_backend(self, backend: Backend) -> Self:
-        """Return a model with the same weights, computed by this backend module."""
-        model = copy.copy(self)
-        model.encoder = self.encoder.with_backend(backend)
-        model.decoder = self.decoder.with_backend(backend)
-        model.cross_key_value = self.cross_key_value.with_backend(backend)
-        model.output = self.output.with_backend(backend)
-        return model
-
-    def with_cross_cache(self, dtype: torch.dtype) -> Self:
-        """Return a model with the same weights that keeps keys and values of encoder states in this dtype.
-
-        Raises:
-            ValueError: it is neither `self.dtype` nor, for float32 on a CPU, bfloat16.
-        """
-        can_round = self.dtype == torch.float32 and self.device.type == "cpu"
-        if dtype != self.dtype and not (can_round and dtype == torch.bfloat16):
-            problem = (
-                f"must be 'auto' for a model that computes in {self.dtype} on {self.device}, but is {dtype}; "
-                "bfloat16 is for models that compute in float32 on a CPU"
-            )
-            raise ArgumentError("cross_cache_dtype", problem)
-        model = copy.copy(self)
-        model.cross_cache_dtype = dtype
-        return model
 
     def check_alignment(self, alignment: Alignment) -> None:
         """Raise ValueError if there is no such layer or head."""
@@ -137,9 +107,9 @@ class TransformerSession(Session):
         decoder = model.decoder
         self._encoder = StackRunner(backend, model.encoder)
         self._decoder = StackRunner(backend, decoder, model.output)
-        pool = (len(decoder.layers), decoder.num_heads, decoder.head_size)
-        self._own = KeyValuePool(*pool, model.dtype, model.device)
-        self._cross = KeyValuePool(*pool, model.cross_cache_dtype, model.device)
+        heads = len(decoder.layers), decoder.num_heads, decoder.head_size
+        pool = *heads, model.cache_dtype, model.device
+        self._own, self._cross = KeyValuePool(*pool), KeyValuePool(*pool)
         self._source = SourceCells(model.device)
         self._has_distances = decoder.has_distances
         # the position of the token in each cell, where positions are relative
@@ -148,10 +118,8 @@ class TransformerSession(Session):
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
-        old = self._cell_position
-        if self._has_distances and old.numel() < num_cells:
-            self._cell_position = old.new_zeros(num_cells)
-            self._cell_position[: old.numel()] = old
+        if self._has_distances:
+            self._cell_position = resized(self._cell_position, (num_cells,))
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
@@ -166,12 +134,11 @@ class TransformerSession(Session):
         self._cross.forget_pages(self._source.release(slots))
 
     def buffers(self) -> Sequence[Tensor]:
-        pools = self._own.first, self._cross.first, self._cell_position
+        pools = self._own.both[0], self._cross.both[0], self._cell_position
         return *pools, self._source.cell, self._source.length
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
-        of_source = cells_of_pages(source_length) * self._cross.cell_bytes
-        return num_cells * self._own.cell_bytes + of_source
+        return (num_cells + cells_of_pages(source_length)) * self._own.cell_bytes
 
     def step(self, rows: Rows) -> Tensor:
         given = self._seen(rows, Cells.of_tree(rows))
@@ -211,7 +178,7 @@ class TransformerSession(Session):
         key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
         shape = state.shape[0], len(decoder.layers), 2, decoder.num_heads, decoder.head_size
         # to nearest, ties to even
-        return key_value.view(shape).to(model.cross_cache_dtype)
+        return key_value.view(shape).to(model.cache_dtype)
 
     def states(self, sources: Sequence[Any]) -> Tensor:
         """Return `encoder_states`; those of `SharedFeatures` are computed once."""

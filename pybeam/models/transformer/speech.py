@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import torch
@@ -84,11 +83,6 @@ class SpeechTransformer(SpeechSources, Transformer):
     def __init__(self, weights: Weights, front: Subsampler) -> None:
         super().__init__(weights)
         self.front = front
-
-    def with_backend(self, backend: Backend) -> Self:
-        model = super().with_backend(backend)
-        model.front = self.front.with_backend(backend)
-        return model
 
     def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """Return the inputs [n, d] of the encoder's layers for checked sources, one after another."""

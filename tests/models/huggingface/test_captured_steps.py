@@ -49,7 +49,7 @@ def test_what_was_seen_twice_is_replayed(kind, search, graph_memory, monkeypatch
     requests = [pybeam.Request(own, prefix=[8] * (i % 3)) for i, own in enumerate(sources[:6])]
     expected, _ = run(Workspace(model, algorithm, torch_beams()), pybeam.Batch(3), requests)
     # as on a device that it would have to wait for
-    monkeypatch.setattr("pybeam.kvcache.pools.KeyValuePool.reads_sizes", False)
+    monkeypatch.setattr("pybeam.models.prompts.PromptPool.reads_sizes", False)
     workspace = Workspace(model, algorithm, torch_beams())
     replays = Replays(workspace)
     workspace.graphs = StepGraphs(replays)

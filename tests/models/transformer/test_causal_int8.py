@@ -41,7 +41,8 @@ def in_int8(network: transformers.PreTrainedModel) -> transformers.PreTrainedMod
 
 
 def logits_in(dtype: str, folder) -> torch.Tensor:
-    model = pybeam.load_model(folder, device="cpu", dtype=dtype)
+    # what the other program does not round
+    model = pybeam.load_model(folder, device="cpu", dtype=dtype, cache_dtype="float32")
     with torch.inference_mode():
         return straight_line(model, "native", PROMPT, [model.start_id, *OUTPUT])
 

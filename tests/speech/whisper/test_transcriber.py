@@ -52,9 +52,7 @@ def test_transcripts_are_those_of_each_recording_alone(model, directory, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [dict(dtype="int8"), dict(cross_cache_dtype="bfloat16")], ids=str
-)
+@pytest.mark.parametrize("options", [dict(dtype="int8"), dict(cache_dtype="bfloat16")], ids=str)
 def test_models_with_other_numbers(directory, options):
     """With weights in int8, and with rounded keys and values of the encoder."""
     recordings = sounds(150, 64, 230, seed=6)
