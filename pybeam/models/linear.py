@@ -30,6 +30,10 @@ ACTIVATIONS = {
 # those that cuBLASLt computes behind the bias, in the product's own kernel; its GELU is tanh's
 IN_PRODUCT = (Activation.RELU, Activation.TANH_GELU)
 
+# multiply-adds of all columns that take as long as finding some of them and copying their weights; a product
+# of fewer rows than these takes as long as one of so many, because it reads the weights from memory
+WORTH_SOME, LEAST_ROWS = 1 << 25, 16
+
 
 class PlainLinear:
     """A linear layer through torch, for any device and dtype."""
@@ -140,6 +144,8 @@ class PackedLinear:
         out = memory[: x.shape[0]]
         if not column.numel():
             return out.zero_()
+        if max(x.shape[0], LEAST_ROWS) * self.num_columns * self._depth < WORTH_SOME:
+            return self(x, memory)
         panel = torch.unique(column.long() // PANEL)
         # their weights are copied first, so most of them are no gain
         if 2 * panel.numel() > self._weight.shape[0]:

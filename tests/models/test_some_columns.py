@@ -9,6 +9,7 @@ import pybeam
 from pybeam.backends.packing import PANEL, quantise
 from pybeam.catalogue import allowed_items
 from pybeam.catalogue.items import AllowedItems
+from pybeam.models import linear
 from pybeam.models.linear import PackedLinear
 from support.item_lists import random_items
 
@@ -18,9 +19,15 @@ def native():
     return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 
+@pytest.fixture
+def worth_some(monkeypatch):
+    """Few columns are computed alone, however small the layer is."""
+    monkeypatch.setattr(linear, "WORTH_SOME", 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_some_columns_have_the_bits_of_all(dtype, has_bias):
+def test_some_columns_have_the_bits_of_all(worth_some, dtype, has_bias):
     torch.manual_seed(0)
     weight, bias = torch.randn(10 * PANEL + 7, 33), torch.randn(10 * PANEL + 7)
     packed = quantise(weight) if dtype == torch.int8 else weight.to(dtype)
@@ -38,6 +45,17 @@ def test_some_columns_have_the_bits_of_all(dtype, has_bias):
                 assert found[:, 2 * PANEL :].isnan().all()
 
 
+def test_a_small_layer_computes_all_columns():
+    """Finding few of them would take longer."""
+    column, rows = torch.tensor([0]), 64
+    for num_columns, is_small in ((1027, True), (8192, False)):
+        layer = PackedLinear(torch.randn(num_columns, 128), None)
+        found = layer.some(
+            torch.randn(rows, 128), column, torch.full((rows, num_columns), torch.nan)
+        )
+        assert found[:, -1].isnan().any() != is_small
+
+
 def save(directory, kind: str) -> None:
     pytest.importorskip("transformers")
     from support.causal_models import KINDS, save_tiny_causal
@@ -51,7 +69,7 @@ def save(directory, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "seed"), [("bart", 1), ("bart", 2), ("t5", 1), ("qwen3", 1), ("gemma2", 2)]
 )
-def test_a_search_reads_only_what_is_wanted(tmp_path, monkeypatch, kind, seed):
+def test_a_search_reads_only_what_is_wanted(worth_some, tmp_path, monkeypatch, kind, seed):
     save(tmp_path, kind)
     model = pybeam.load_model(tmp_path)
     # BART's forced EOS needs all columns
