@@ -117,7 +117,7 @@ def write_vocabulary(path: Path, tokens: list[str]) -> None:
     lines = []
     for i, token in enumerate(tokens):
         quoted = token.replace("\\", "\\\\").replace('"', '\\"')
-        plain = token.replace("▁", "").isalnum() or token in ("</s>", "<unk>")
+        plain = token.strip("▁</>").isalnum() and token != "null"
         lines.append(f"{token if plain else f'{chr(34)}{quoted}{chr(34)}'}: {i}\n")
     path.write_text("".join(lines), "utf-8")
 

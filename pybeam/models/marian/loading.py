@@ -24,7 +24,7 @@ from pybeam.text.yaml_files import Settings
 
 # pybeam has no GELU that is made of a sigmoid
 ACTIVATIONS = {"relu": "relu", "swish": "silu"}
-EPSILON = 1e-9
+EPSILON = 1e-6
 # settings of what is computed, of which pybeam has the first alone
 CHOICES = {
     "type": ("transformer",),
@@ -33,8 +33,11 @@ CHOICES = {
     **dict.fromkeys(
         (
             "transformer-disable-position-embeddings",
+            "transformer-no-affine",
+            "transformer-no-bias",
             "transformer-no-projection",
             "transformer-pool",
+            "transformer-train-position-embeddings",
             "transformer-train-positions",
             "ulr",
         ),
