@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 import zipfile
 from pathlib import Path
@@ -43,7 +44,7 @@ def stored_arrays(path: Path) -> tuple[dict[str, StoredTensor], Settings]:
                 parts = plain_parts(archive, path.stat().st_size)
             found = {part.filename.removesuffix(".npy"): _array(path, file, part) for part in parts}
         # damaged files can be odd in many ways
-        except (ValueError, zipfile.BadZipFile, struct.error, EOFError, OSError) as error:
+        except Exception as error:
             raise ValueError(f"{path} is not a sound file of numpy arrays: {error}") from error
     settings = found.pop(MODEL_SETTINGS, None)
     if settings is None or settings.dtype != torch.int8 or len(settings.shape) != 1:
@@ -72,7 +73,7 @@ def _array(path: Path, file: IO[bytes], part: zipfile.ZipInfo) -> StoredTensor:
         raise ValueError(
             f"{part.filename} must have numbers of {', '.join(DTYPES)}, row by row, but has {dtype}"
         )
-    num_bytes = begin + part.file_size - file.tell()
+    num_bytes = min(begin + part.file_size, os.fstat(file.fileno()).st_size) - file.tell()
     if min(shape, default=0) < 0 or math.prod(shape) * known.itemsize != num_bytes:
         raise ValueError(
             f"{part.filename} must have {list(shape)} numbers, but has {num_bytes} bytes"

@@ -1,7 +1,10 @@
 """Folders of Marian: read with the outputs that CTranslate2's converter gives them, or refused."""
 
+import io
 import json
 import shutil
+import struct
+import zipfile
 
 import ctranslate2
 import numpy as np
@@ -282,6 +285,25 @@ def of_more_bytes(directory):
     path.write_bytes(path.read_bytes().replace(b"(16, 24)", b"(96, 24)", 1))
 
 
+def behind_the_end(directory):
+    """Bytes that one array leaves out are claimed by another, behind which the file ends."""
+    numbers = io.BytesIO()
+    np.save(numbers, np.zeros(4096, "f4"))
+    with zipfile.ZipFile(directory / "model.npz", "a") as archive:
+        for name, size in {"few.npy": 4, "many.npy": 4096}.items():
+            header = numbers.getvalue()[:128].replace(b"(4096,)", f"({size},)".encode().ljust(7))
+            archive.writestr(name, header + (bytes(1 << 15) if size == 4 else b""))
+            part = archive.infolist()[-1]
+            part.file_size = part.compress_size = len(header) + 4 * size
+
+
+def odd_header(directory):
+    """Python's own parser has no memory for what stands where the shape of an array should."""
+    text = b"-" * 9000 + b"1"
+    with zipfile.ZipFile(directory / "model.npz", "a") as archive:
+        archive.writestr("odd.npy", b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text)
+
+
 def without_settings(directory):
     with np.load(directory / "model.npz") as arrays:
         kept = {name: arrays[name] for name in arrays if not name.startswith("special")}
@@ -300,6 +322,8 @@ OTHER_FILES = {
     "cut": (cut, "model.npz is not a sound file of numpy arrays"),
     "compressed": (compressed, "is compressed or encrypted"),
     "a claim": (of_more_bytes, "must have .96, 24. numbers, but has"),
+    "behind the end": (behind_the_end, "many.npy must have .4096. numbers, but has"),
+    "an odd header": (odd_header, "is not a sound file of numpy arrays"),
     "no settings": (without_settings, "must have the settings of Marian's training"),
     "two models": (named("[a.npz, b.npz]", "[a, b]"), "each in a folder of its own for several"),
     "one vocabulary": (named("[model.npz]", "[source.yml]"), "`vocabs` in .*must be 2"),
