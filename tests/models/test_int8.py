@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,6 +69,25 @@ def test_every_matrix_is_int8_and_nothing_else(kind, directories_of):
         others = [part for part in parts if not isinstance(part, (PackedLinear, Quantised))]
         assert others and {type(part) for part in others} == {torch.Tensor}
         assert {part.dtype for part in others} == {torch.float32}
+
+
+def test_rounded_keys_and_values_change_less_than_int8_does(example, lines):
+    """Of the example model, whose keys and values are bfloat16."""
+    others = [dict(dtype="int8", cache_dtype="float32"), dict(dtype="float32")]
+    models = [example, *(load_model(MODEL, device="cpu", **other) for other in others)]
+    targets = [
+        r.hypotheses[0].tokens for r in pybeam.Decoder(example, pybeam.greedy()).decode(lines)
+    ]
+    rounded, kept, exact = (
+        np.array(
+            [
+                result.hypotheses[0].score
+                for result in pybeam.Decoder(model, pybeam.greedy()).score(lines, targets)
+            ]
+        )
+        for model in models
+    )
+    assert 0 < np.abs(rounded - kept).mean() < np.abs(kept - exact).mean() < 0.1
 
 
 def test_the_dtype_may_be_torchs(directories_of):
