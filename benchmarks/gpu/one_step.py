@@ -66,7 +66,8 @@ class OneStep:
     def __call__(self) -> torch.Tensor:
         """Do the step. Returns its report."""
         with counters.lent(self._counters):
-            return self._engine._step(StepPlan(self.slot, self.limit, self.longest))
+            plan = StepPlan(self.slot, self.limit, self.longest)
+            return self._engine._steps(plan)[1]
 
     def restore(self) -> None:
         """Put all books back to what they were before the step."""

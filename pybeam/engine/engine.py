@@ -76,6 +76,7 @@ class Engine:
         self._clock = PhaseClock(stats.phase_seconds)
         self._live = LiveSources(workspace.model.device)
         self._moves_all = schedule.moves_all
+        self._has_news: Tensor | None = None  # None: one step at a time
         self._pending: deque[PendingReport] = deque()
         self._finished: deque[FinishedBatch] = deque()
 
@@ -101,10 +102,8 @@ class Engine:
         """Take the requests of a stream."""
         self._work.expect(self._schedule.most_sources)
         self._arrivals, self._waits = arrivals, True
-        may_run_on = (
-            self._moves_all and not self._wants.reads_late and arrivals.has_news is not None
-        )
-        self._has_news = torch.from_numpy(arrivals.has_news) if may_run_on else None
+        if arrivals.has_news is not None and self._moves_all and not self._wants.reads_late:
+            self._has_news = torch.from_numpy(arrivals.has_news)
         self._admission = Admission(
             arrivals,
             self._work,
