@@ -1,6 +1,7 @@
 #include "../params/layers.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -8,6 +9,7 @@
 #include "../dispatch.h"
 #include "../params/layer_norm.h"
 #include "numbers.h"
+#include "selection.h"
 #include "sublayers.h"
 
 namespace pybeam {
@@ -28,6 +30,21 @@ struct Buffers {
     float *qkv, *attended, *inner;
     PreparedRows prepared;
 };
+
+// Members of a team take tiles each of their own where there are this many for each of them.
+constexpr int64_t kTilesPerMember = 2;
+
+// Most rows of a tile. Logits of so few stay in a core's own cache until they are read, and their
+// memory is written again by the next tile. But each tile reads all weights, so there is one tile
+// where a cache has no room for them.
+int64_t tile_rows(const LinearWeights& output) {
+    constexpr int64_t kRows = 15;  // whole beams of 5, and whole blocks of rows
+    constexpr int64_t kMostBytes = 1 << 24;
+    const int64_t item = output.type == WeightType::kInt8      ? 1
+                         : output.type == WeightType::kFloat32 ? 4
+                                                               : 2;
+    return output.num_columns * output.depth * item <= kMostBytes ? kRows : INT64_MAX;
+}
 
 // The work of one member of the team: the same as that of the others, with some of the tasks.
 class Member : Sublayers {
@@ -81,16 +98,24 @@ class Member : Sublayers {
         read(norms.before, weights, y, activation);
     }
 
+    // Makes a row of what a product reads.
+    void make_input(const NormWeights& norm, int64_t row) const {
+        settle(row);
+        if (norm.weight == nullptr) return;
+        normalise(norm, x_of(row), p_.size, b_.normal + row * p_.size);
+    }
+
     // y = f(W x + b), x normalised first where there is a norm.
     void read(const NormWeights& norm, const LinearWeights& weights, float* y,
               Activation activation) {
-        const bool has_norm = norm.weight != nullptr;
-        const float* input = has_norm ? b_.normal : x_;
-        run_product(product(weights, input, y, activation, false), [&](int64_t row) {
-            settle(row);
-            if (has_norm) normalise(norm, x_of(row), p_.size, b_.normal + row * p_.size);
-        });
+        run_product(reading(norm, weights, y, activation),
+                    [&](int64_t row) { make_input(norm, row); });
         added_ = behind_ = {};
+    }
+
+    LinearParams reading(const NormWeights& norm, const LinearWeights& weights, float* y,
+                         Activation activation) const {
+        return product(weights, norm.weight == nullptr ? x_ : b_.normal, y, activation, false);
     }
 
     // x += W y + b, or what a norm makes of it. Rows of y are `stride` apart; 0: they stand side by
@@ -168,12 +193,8 @@ class Member : Sublayers {
     }
 
     // Logits, or the last states where there is no output layer.
-    void finish() {
-        if (p_.output.weight != nullptr) {
-            read(p_.final_norm, p_.output, p_.out, Activation::kNone);
-            if (p_.output_soft_cap != 0.0f) cap();
-            return;
-        }
+    void finish() const {
+        if (p_.output.weight != nullptr) return compute_logits();
         for_rows([&](int64_t row) {
             settle(row);
             float* const out = p_.out + row * p_.size;
@@ -184,14 +205,43 @@ class Member : Sublayers {
         });
     }
 
-    void cap() const {
-        constexpr int64_t kColumns = 4096;  // of one task
-        const int64_t size = num_rows_ * p_.output.num_columns;
-        team_.for_each((size + kColumns - 1) / kColumns, [&](int64_t task) {
-            const int64_t first = task * kColumns;
-            kernels().soft_cap(p_.output_soft_cap, std::min(kColumns, size - first),
-                               p_.out + first);
+    void compute_logits() const {
+        const LinearParams output = reading(p_.final_norm, p_.output, p_.out, Activation::kNone);
+        prepare(LinearTasks(output, team_.size()),
+                [&](int64_t row) { make_input(p_.final_norm, row); });
+        if (p_.selection == nullptr) return compute_logits(team_, output);
+        const std::vector<BeamTile> tiles = p_.selection->tiles(tile_rows(p_.output));
+        const auto num_tiles = static_cast<int64_t>(tiles.size());
+        if (team_.size() == 1 || num_tiles < kTilesPerMember * team_.size()) {
+            for (const BeamTile& tile : tiles) choose(team_, tile, output, p_.out);
+            return;
+        }
+        team_.for_each(num_tiles, [&](int64_t i) {
+            static thread_local Scratch<float> logits;
+            float* const own = logits.room(tiles[i].num_rows() * output.num_columns);
+            choose(Team::alone(), tiles[i], output, own);
         });
+    }
+
+    void compute_logits(const Team& team, const LinearParams& output) const {
+        const LinearTasks tasks(output, team.size());
+        team.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
+        if (p_.output_soft_cap == 0.0f) return;
+        team.for_each(output.num_rows, [&](int64_t row) {
+            const int64_t columns = output.num_columns;
+            kernels().soft_cap(p_.output_soft_cap, columns, output.y + row * columns);
+        });
+    }
+
+    // Chooses among the logits of a tile, for which there is room.
+    void choose(const Team& team, const BeamTile& tile, const LinearParams& output,
+                float* logits) const {
+        compute_logits(team, rows_of(output, tile.first_row, tile.last_row, logits));
+        team.for_each(tile.num_rows(), [&](int64_t row) {
+            p_.selection->read_row(tile.first_row + row, logits + row * output.num_columns);
+        });
+        team.for_each(tile.last_beam - tile.first_beam,
+                      [&](int64_t i) { p_.selection->finish_beam(tile.first_beam + i); });
     }
 
     float* x_of(int64_t row) const { return x_ + row * p_.size; }
@@ -249,6 +299,14 @@ void check(const LayersParams& params) {
 }
 
 }  // namespace
+
+void launch_layers(LayersParams params, const SelectParams& select) {
+    if (params.num_rows == 0) return launch_select(select);
+    Selection selection(select);
+    params.selection = &selection;
+    launch_layers(params);
+    selection.check_counts();
+}
 
 void launch_layers(const LayersParams& params) {
     if (params.num_rows == 0) return;

@@ -130,17 +130,32 @@ class Sublayers {
         return params;
     }
 
+    // The rows `first .. last` of a product. Their results go to y.
+    static LinearParams rows_of(LinearParams params, int64_t first, int64_t last, float* y) {
+        const int64_t stride = prepared_stride(params.weight_type, params.depth);
+        params.x += first * params.x_stride;
+        params.rounded_x = static_cast<char*>(params.rounded_x) + first * stride;
+        params.int8_x = params.int8_x.from(first);
+        params.y = y;
+        params.num_rows = last - first;
+        return params;
+    }
+
     // before(row) makes the row of x, unless it is `NoNorm`.
     template <class BeforeRow>
-    void run_product(const LinearParams& params, const BeforeRow& before) const {
+    void prepare(const LinearTasks& tasks, const BeforeRow& before) const {
         constexpr bool has_norm = !std::is_same_v<BeforeRow, NoNorm>;
+        if (!has_norm && !tasks.prepares()) return;
+        for_rows([&](int64_t row) {
+            if constexpr (has_norm) before(row);
+            tasks.prepare(row);
+        });
+    }
+
+    template <class BeforeRow>
+    void run_product(const LinearParams& params, const BeforeRow& before) const {
         const LinearTasks tasks(params, team_.size());
-        if (has_norm || tasks.prepares()) {
-            for_rows([&](int64_t row) {
-                if constexpr (has_norm) before(row);
-                tasks.prepare(row);
-            });
-        }
+        prepare(tasks, before);
         team_.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
     }
 

@@ -34,6 +34,9 @@ class Team {
         run_on_threads(num_threads, join, &call);
     }
 
+    // The calling thread.
+    static Team alone() { return Team(nullptr, 1); }
+
     // Calls task(i) for i < num_tasks, and returns when all members are done with theirs. What
     // tasks wrote is seen by the tasks of later phases. Tasks may not throw.
     template <class Task>

@@ -18,15 +18,6 @@
 
 namespace pybeam {
 
-// The rules of an algorithm that a step needs.
-struct BeamRules {
-    EosIds eos;
-    Finishing finishing;
-    StopRule stop;
-    bool refills;
-    bool normalise;
-};
-
 // All operations on beams, and `select`, for the same arrays in every call. The arrays are checked
 // once, and what `select` reads and writes is no tensor, unless Python asks for it.
 class BeamProgram {
@@ -205,24 +196,33 @@ class BeamProgram {
     // Selects the survivors of the beams that were read. Nothing changes. Logits are those of a
     // vocabulary, or of columns.
     void choose(const Tensor& logits, const ColumnTokens* columns = nullptr) {
+        choose_by([&](SelectParams& params) {
+            PYBEAM_CHECK_VALUE(logits.device() == Device{}, "`logits` must be on cpu, but is on ",
+                               logits.device());
+            check_dim("logits", logits, 2);
+            check_unit_stride("logits", logits);
+            PYBEAM_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
+            params.logits = logits.data_ptr();
+            params.dtype = float_type("logits", logits);
+            params.row_stride = logits.stride(0);
+            params.vocab_size = logits.size(1);
+            params.num_rows = logits.size(0);
+            params.num_threads = num_threads();
+            if (columns != nullptr) narrow(*columns, params);
+            launch_select(params);
+            if (columns != nullptr) name_tokens(*columns, params);
+        });
+    }
+
+    // The same, where launch(params) launches `select`, and adds all that is about logits before.
+    template <class Launch>
+    void choose_by(const Launch& launch) {
         PYBEAM_CHECK(stage_ != Stage::kNone, "`choose` needs a `read` before it");
         stage_ = Stage::kRead;
-        PYBEAM_CHECK_VALUE(logits.device() == Device{}, "`logits` must be on cpu, but is on ",
-                           logits.device());
-        check_dim("logits", logits, 2);
-        check_unit_stride("logits", logits);
-        PYBEAM_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
         SelectParams params{};
-        params.logits = logits.data_ptr();
-        params.dtype = float_type("logits", logits);
-        params.row_stride = logits.stride(0);
-        params.vocab_size = logits.size(1);
         params.eos = rules_.eos;
         params.normalise = rules_.normalise;
-        params.num_rows = logits.size(0);
-        params.num_threads = num_threads();
         enter(params);
-        if (columns != nullptr) narrow(*columns, params);
         capacity_ = params.capacity;
         const int64_t num_beams = params.num_beams, num_survivors = num_beams * capacity_;
         params.token_out = token_.room(num_survivors);
@@ -232,8 +232,7 @@ class BeamProgram {
         params.count_out = count_.room(num_beams);
         params.num_finished_out = num_finished_.room(num_beams);
         params.has_nan_out = has_nan_.room(num_beams);
-        launch_select(params);
-        if (columns != nullptr) name_tokens(*columns, params);
+        launch(params);
         if (rules_.eos.count > 1) unite_eos(num_survivors);
         stage_ = Stage::kChosen;
     }

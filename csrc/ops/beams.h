@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../params/beams.h"
+#include "../params/types.h"
 #include "check.h"
 #include "tree.h"
 
@@ -64,6 +65,15 @@ inline Beams beams_of(TensorList arrays) {
                      {num_slots, beams.max_finished, Beams::kNumFinishedFloats});
     return beams;
 }
+
+// The rules of an algorithm that a step needs.
+struct BeamRules {
+    EosIds eos;
+    Finishing finishing;
+    StopRule stop;
+    bool refills;
+    bool normalise;
+};
 
 inline StopRule stop_of(bool keeps_best, int64_t top, int64_t certificate) {
     PYBEAM_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);

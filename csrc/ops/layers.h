@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "../params/layers.h"
@@ -80,18 +81,20 @@ class LayerProgram {
         PYBEAM_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights.size());
     }
 
-    void run(const LayerArguments& given) const {
+    // Computes `out`, or keys and values alone without it. With `select`, which says nothing about
+    // logits yet, logits are chosen among, and `out` has no meaning then.
+    void run(const LayerArguments& given, SelectParams* select = nullptr) const {
         const std::vector<Tensor>& inputs = given.inputs;
         PYBEAM_CHECK_VALUE(inputs.size() == 1 || inputs.size() == 2,
                            "inputs must be x, or tokens and places");
-        if (inputs.size() == 1) return run(given.out, inputs[0], given.cells);
-        run(given.out, inputs[0], inputs[1], given.cells);
+        if (inputs.size() == 1) return run(given.out, inputs[0], given.cells, select);
+        run(given.out, inputs[0], inputs[1], given.cells, select);
     }
 
   private:
     // Runs the layers on tokens [rows] at places [rows] in the tables of positions.
     void run(const OptionalTensor& out, const Tensor& token, const Tensor& place,
-             const StackCells& cells) const {
+             const StackCells& cells, SelectParams* select) const {
         PYBEAM_CHECK_VALUE(shape_.num_tokens > 0, "`weights` must have a token table");
         check_dim("token", token, 1);
         const int64_t num_rows = token.size(0);
@@ -103,17 +106,30 @@ class LayerProgram {
         LayersParams params = params_of(out, num_rows, cells);
         params.embed = &embed;
         params.place = embed.position;
-        launch_layers(params);
+        launch(std::move(params), select);
     }
 
     // Runs the layers on x [rows, size], which is overwritten.
-    void run(const OptionalTensor& out, const Tensor& x, const StackCells& cells) const {
+    void run(const OptionalTensor& out, const Tensor& x, const StackCells& cells,
+             SelectParams* select) const {
         PYBEAM_CHECK_VALUE(params_.rotary.empty(), "rotary embeddings need tokens and places");
         check_dim("x", x, 2);
         LayersParams params = params_of(out, x.size(0), cells);
         params.x = state<float>("x", x, ScalarType::kFloat32, {x.size(0), params.size});
         params.embedding_norm = {};
-        launch_layers(params);
+        launch(std::move(params), select);
+    }
+
+    void launch(LayersParams params, SelectParams* select) const {
+        if (select == nullptr) return launch_layers(params);
+        PYBEAM_CHECK_VALUE(params.out != nullptr && params.output.weight != nullptr,
+                           "the output layer must compute logits");
+        select->logits = params.out;
+        select->dtype = DType::kFloat32;
+        select->row_stride = select->vocab_size = params.output.num_columns;
+        select->num_rows = params.num_rows;
+        select->num_threads = params.num_threads;
+        launch_layers(std::move(params), *select);
     }
 
     void check_shape() const {

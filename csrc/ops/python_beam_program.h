@@ -272,8 +272,8 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
                              most, is_called);
         }
         const Ref report(report_of(self, live));
-        return Py_BuildValue("LO(dddd)", static_cast<long long>(done.num), report.get(), done.read,
-                             done.layers, done.choose, done.commit);
+        return Py_BuildValue("LO(ddd)", static_cast<long long>(done.num), report.get(), done.read,
+                             done.layers, done.commit);
     });
 }
 

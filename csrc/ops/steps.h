@@ -59,7 +59,7 @@ class StepRows {
 // What has been done, and the seconds that its phases took.
 struct StepsDone {
     int64_t num = 0;
-    double read = 0, layers = 0, choose = 0, commit = 0;
+    double read = 0, layers = 0, commit = 0;  // layers and the choice among their logits
 };
 
 // Does the step whose rows were read last, which `given` names, and up to `most` steps of all these
@@ -83,10 +83,8 @@ inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepR
         try {
             if (done.num > 0) rows.read(beams, slot, num_rows, &given);
             count(&done.read);
-            layers.run(given);
+            beams.choose_by([&](SelectParams& select) { layers.run(given, &select); });
             count(&done.layers);
-            beams.choose(*given.out);
-            count(&done.choose);
         } catch (const std::exception&) {
             return done;
         }

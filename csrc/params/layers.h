@@ -7,6 +7,7 @@
 #include "embed.h"
 #include "linear.h"
 #include "rotary.h"
+#include "select.h"
 #include "tree_attention.h"
 #include "types.h"
 
@@ -56,6 +57,8 @@ struct LayerPool {
     bool is_there;     // a pool without cells has no data
 };
 
+class Selection;
+
 struct LayersParams {
     std::vector<LayerWeights> layers;
     std::vector<RotaryTable> rotary;
@@ -76,6 +79,8 @@ struct LayersParams {
     // logits [rows, columns], or states [rows, size] without an output layer; null: keys and values
     // are all that is wanted
     float* out;
+    // chooses among the logits, of which `out` keeps a few rows at a time then; or null
+    Selection* selection;
     // in a decoder keys and values are written to the pool; in an encoder, which has none, rows
     // attend over the rows of their own source
     LayerPool own_pool, cross_pool;
@@ -90,5 +95,8 @@ struct LayersParams {
 };
 
 void launch_layers(const LayersParams& params);
+
+// This and `launch_select`, whose logits they are: `out`, which has no meaning then.
+void launch_layers(LayersParams params, const SelectParams& select);
 
 }  // namespace pybeam

@@ -215,7 +215,7 @@ class Engine:
                 is_undone = False
                 num, report, seconds = step.go_on(call, live, most, self._has_news)
                 if num:
-                    self._clock.add(("plan", "model", "select", "commit"), seconds)
+                    self._clock.add(("plan", "model", "commit"), seconds)
                     return num, report
                 is_undone = True
             self._choose(step)
