@@ -72,9 +72,10 @@ class Recurrence:
         candidate: Tensor,
         forget: Tensor,
     ) -> Tensor:
-        """Compute ``c' = f c + (1 - f) x`` with ``f = sigmoid(forget)``; return ``relu(c')`` [R, d]."""
-        share = torch.sigmoid(forget)
-        self.new.append(share * self._states[:, i] + (1 - share) * candidate)
+        """Compute ``c' = x + f (c - x)`` with ``f = sigmoid(forget)``; return ``relu(c')`` [R, d]."""
+        # torch's sigmoid has other bits where a thread ends
+        kept = backend.glu(torch.cat((self._states[:, i] - candidate, forget), 1))
+        self.new.append(candidate + kept)
         return self.new[-1].relu()
 
 

@@ -10,8 +10,11 @@ import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
+import torch
 
 import pybeam
+from pybeam import backends
+from pybeam.models.transformer.ssru import Recurrence
 from support.marian_folders import (
     EOS,
     HEADS,
@@ -29,6 +32,7 @@ from support.marian_folders import (
     write_vocabulary,
 )
 from support.paths import MODEL
+from support.threads import every_thread_count
 
 MAX_LENGTH = 12
 PIECES = MODEL / "sentencepiece.model"
@@ -172,6 +176,20 @@ def test_ssru_does_not_depend_on_the_batch(tmp_path):
     search = pybeam.variable_beam(4, max_length=MAX_LENGTH)
     expected = pybeam.Decoder(model, search, schedule=pybeam.Batch(1)).decode(sources)
     assert pybeam.Decoder(model, search, schedule=pybeam.Batch(8)).decode(sources) == expected
+
+
+@pytest.mark.skipif("native" not in backends.available(), reason="torch's sums have other bits")
+def test_gates_of_ssru_do_not_depend_on_the_threads():
+    native = backends.load("native")
+    forget = 3 * torch.randn(200, 512, generator=torch.Generator().manual_seed(0))
+
+    def states(forget):
+        recurrence = Recurrence(torch.ones(len(forget), 1, 512))
+        recurrence.attend(native, None, 0, None, torch.zeros_like(forget), forget)
+        return recurrence.new[0]
+
+    expected = torch.cat([states(row) for row in forget.split(1)])
+    assert all(torch.equal(states(forget), expected) for _ in every_thread_count())
 
 
 def test_vocabularies_of_sentencepiece(tmp_path):
