@@ -11,6 +11,7 @@
 #include "ops/layer_norm.h"
 #include "ops/linear.h"
 #include "ops/mixture.h"
+#include "ops/panels.h"
 #include "ops/prompt_attention.h"
 #include "ops/python_beam_program.h"
 #include "ops/python_layer_program.h"
@@ -77,6 +78,7 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def(
         "catalogue_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
         "bool eos_first, int num_columns, int normalise) -> Tensor");
+    m.def("fill_panels(Tensor(a!) panels, Tensor rows) -> ()");
     m.def(
         "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, "
         "int activation, bool adds) -> ()");
@@ -109,6 +111,7 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::backtrace>(m, "backtrace");
     pybeam::implement<&pybeam::catalogue_walk>(m, "catalogue_walk");
     pybeam::implement<&pybeam::catalogue_columns>(m, "catalogue_columns");
+    pybeam::implement<&pybeam::fill_panels>(m, "fill_panels");
     pybeam::implement<&pybeam::linear>(m, "linear");
     pybeam::implement<&pybeam::embed>(m, "embed");
     pybeam::implement<&pybeam::layer_norm>(m, "layer_norm");

@@ -97,8 +97,8 @@ class Backend(Protocol):
     # whether products add to what they find where they write; else `add_norm` adds
     adds_in_products: bool
 
-    # `pybeam.backends.torch_layers.add_norm`, `pybeam.backends.torch_gumbel.perturb` and the functions of
-    # `pybeam.backends.defaults` say what these do
+    # `torch_layers.add_norm`, `torch_gumbel.perturb`, `packing.fill_panels` and the functions of `defaults`
+    # in `pybeam.backends` say what these do
     def add_norm(
         self,
         x: Tensor,
@@ -113,6 +113,7 @@ class Backend(Protocol):
     perturb: Callable[..., Tensor]
 
     restore_log_probs: Callable[..., Tensor]
+    fill_panels: Callable[[Tensor, Tensor], None]
 
     def log_softmax(self, logits: Tensor, /) -> Tensor: ...
 

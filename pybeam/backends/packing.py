@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from pybeam.backends.memory import large_array
 
+Fill = Callable[[Tensor, Tensor], None]
 # columns of a panel, `kPanel` in C++
 PANEL = 64
 # integers are -LARGEST to LARGEST, so that the largest weight or input of a row is exact
 LARGEST = 127
-# how many weights are packed at a time: what that needs beside the result is soon free again
-CHUNK = 1 << 16
+# how many weights are looked at and how many are turned at a time, of which threads have their share
+CHUNK, TURNED = 1 << 16, 1 << 20
 # packed integers are stored as weight + OFFSET, because CPUs multiply unsigned by signed bytes
 OFFSET = 128
 
@@ -43,25 +45,28 @@ def quantise(weight: Tensor) -> Quantised:
     return Quantised(q.view(weight.shape), scale)
 
 
-def pack_int8(q: Tensor) -> Tensor:
-    """Pack q [out, in] int8 as [out / 64, in / 4, 64, 4] uint8, each as q + 128; zeros of q fill it up."""
-    return _panels(q, torch.uint8, 4)
+def fill_panels(panels: Tensor, rows: Tensor) -> None:
+    """Fill panels [p, d, 64] with rows [64 p, d]: ``panels[i, j, k] = rows[64 i + k, j]``."""
+    panels.copy_(rows.view(len(panels), PANEL, rows.shape[1]).transpose(1, 2))
 
 
-def pack(weight: Tensor) -> Tensor:
+def pack(weight: Tensor | Quantised, fill: Fill = fill_panels) -> Tensor:
     """Pack W [out, in] as [out / 64, in, 64], or as [out / 64, in / 2, 64, 2] in bfloat16.
 
+    Integers q are packed as [out / 64, in / 4, 64, 4] uint8, each as q + 128; zeros of q fill them up.
     Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16. Those that
     bfloat16 holds exactly, as models are often published, are packed as bfloat16 and returned as int16, which
-    says that inputs are not rounded.
+    says that inputs are not rounded. `fill` is a backend's `fill_panels`.
     """
+    if isinstance(weight, Quantised):
+        return _panels(weight.q, torch.uint8, 4, fill)
     if weight.dtype == torch.bfloat16:
-        return _panels(weight, torch.bfloat16, 2)
+        return _panels(weight, torch.bfloat16, 2, fill)
     if _holds(weight, torch.float16):
-        return _panels(weight, torch.float16, 1).squeeze(3)
+        return _panels(weight, torch.float16, 1, fill).squeeze(3)
     if weight.shape[1] % 2 == 0 and _holds(weight, torch.bfloat16):
-        return _panels(weight, torch.bfloat16, 2).view(torch.int16)
-    return _panels(weight, weight.dtype, 1).squeeze(3)
+        return _panels(weight, torch.bfloat16, 2, fill).view(torch.int16)
+    return _panels(weight, weight.dtype, 1, fill).squeeze(3)
 
 
 def _holds(weight: Tensor, dtype: torch.dtype) -> bool:
@@ -70,34 +75,31 @@ def _holds(weight: Tensor, dtype: torch.dtype) -> bool:
     return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts)
 
 
-def _panels(weight: Tensor, dtype: torch.dtype, group: int) -> Tensor:
-    """Pack W [out, in] as [out / 64, in / group, 64, group], a panel at a time."""
+def _panels(weight: Tensor, dtype: torch.dtype, group: int, fill: Fill) -> Tensor:
+    """Pack W [out, in] as [out / 64, in / group, 64, group], some panels at a time."""
     num_columns, depth = weight.shape
-    shape = -(-num_columns // PANEL), -(-depth // group), PANEL, group
-    packed = large_array(shape, dtype)
+    packed = large_array((-(-num_columns // PANEL), -(-depth // group), PANEL, group), dtype)
     # a group is moved as one number
-    numbers = packed if group == 1 else packed.view(torch.int32)
-    for panel, part in zip(numbers, weight.split(PANEL), strict=False):
-        if depth % group or len(part) < PANEL:
-            part = F.pad(part, (0, -depth % group, 0, PANEL - len(part)))
+    numbers = (packed if group == 1 else packed.view(torch.int32)).squeeze(3)
+    num = max(1, TURNED // max(1, PANEL * depth))
+    for panels, part in zip(numbers.split(num), weight.split(num * PANEL), strict=True):
+        if depth % group or len(part) % PANEL:
+            part = F.pad(part, (0, -depth % group, 0, -len(part) % PANEL))
         part = part.view(torch.uint8) ^ OFFSET if dtype == torch.uint8 else part.to(dtype)
-        # torch turns a matrix in blocks, which takes a third of the time that a batch of them takes
-        panel.squeeze(2).copy_(part.view(numbers.dtype).t())
+        fill(panels, part.contiguous().view(numbers.dtype))
     return packed
 
 
 def unpack(packed: Tensor, index: Tensor, depth: int) -> Tensor:
     """Return W[index] [n, in] in its storage dtype, from the result of `pack`, rows [n] of W, and in.
 
-    From the result of `pack_int8` it is q[index] in int8.
+    From packed integers it is q[index] in int8.
     """
     panel, column = index // PANEL, index % PANEL
-    if packed.dtype == torch.uint8:
-        # a group is moved as one number
-        groups = packed.view(torch.int32)[panel, :, column, 0]  # [n, in / 4]
-        return (groups.view(torch.uint8)[:, :depth] ^ OFFSET).view(torch.int8)
-    if packed.dtype not in (torch.bfloat16, torch.int16):
+    if packed.ndim == 3:
         return packed[panel, :, column]
-    # a pair is moved as one number
-    pairs = packed.view(torch.int32)[panel, :, column, 0]  # [n, in / 2]
-    return pairs.view(torch.bfloat16)[:, :depth]
+    # a group is moved as one number
+    groups = packed.view(torch.int32)[panel, :, column, 0]  # [n, in / group]
+    if packed.dtype == torch.uint8:
+        return (groups.view(torch.uint8)[:, :depth] ^ OFFSET).view(torch.int8)
+    return groups.view(torch.bfloat16)[:, :depth]

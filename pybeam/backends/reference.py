@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.backends import defaults, torch_gumbel, torch_plan
+from pybeam.backends import defaults, packing, torch_gumbel, torch_plan
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
@@ -300,6 +300,7 @@ DRAFT_FUNCTIONS = DraftFunctions(partial(drafts.draft_open, tree_append), drafts
 draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 catalogue_walk = partial(catalogues.catalogue_walk, catalogues.catalogue_child)
 catalogue_columns = catalogues.catalogue_columns
+fill_panels = packing.fill_panels
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pybeam.backends import defaults, torch_beams, torch_catalogue
+from pybeam.backends import defaults, packing, torch_beams, torch_catalogue
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import (
     Beams,
@@ -114,6 +114,7 @@ adds_in_products = False
 edits_together = True
 
 # on a GPU torch's own layers are fast, and no weights are packed
+fill_panels = packing.fill_panels
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pybeam import backends
 from pybeam.backends import Backend, torch_layers
-from pybeam.backends.packing import PANEL, Quantised, pack, pack_int8, unpack
+from pybeam.backends.packing import PANEL, Quantised, pack, unpack
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
 # by their names in config.json
@@ -115,13 +115,14 @@ class PackedLinear:
     def __init__(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> None:
-        self.num_columns, self._depth = _matrix(weight).shape
-        self._weight = pack_int8(weight.q) if isinstance(weight, Quantised) else pack(weight)
-        self._scale = weight.scale if isinstance(weight, Quantised) else None  # [out]
+        self._scale: Tensor | None  # [out]
+        matrix, self._scale = weight if isinstance(weight, Quantised) else (weight, None)
+        self.num_columns, self._depth = matrix.shape
+        self._backend = backends.resolve("auto", torch.device("cpu"))
+        self._weight = pack(weight, self._backend.fill_panels)
         self.bias = bias  # [out]
         self.activation = activation
         self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
-        self._backend = backends.resolve("auto", torch.device("cpu"))
 
     def with_backend(self, backend: Backend) -> PackedLinear:
         """Return a layer with the same weights that this backend module computes."""
@@ -212,10 +213,6 @@ class GatedLinear:
         return kernels.gated(linear(x), ACTIVATIONS[self.activation])
 
 
-def _matrix(weight: Tensor | Quantised) -> Tensor:
-    return weight.q if isinstance(weight, Quantised) else weight
-
-
 Linear = PlainLinear | PackedLinear
 
 
@@ -234,5 +231,4 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
         backends.load("native")
     except ValueError:  # the extension is not built
         return False
-    isa: str = torch.ops.pybeam.isa()
-    return isa != "generic"
+    return bool(torch.ops.pybeam.isa() != "generic")

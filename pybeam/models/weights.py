@@ -99,7 +99,6 @@ class WeightReader:
             mapped = self._mapped(names[0], dtype, *full)
             if mapped is not None:
                 return mapped
-        # a packed copy takes its place
         joined = (
             passing_tensor(full, dtype)
             if self.is_packed

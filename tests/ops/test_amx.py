@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pybeam.backends.packing import PANEL, pack_int8
+from pybeam.backends.packing import PANEL, Quantised, pack
 from support.paths import ROOT
 
 native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -49,7 +49,7 @@ def multiply(library, x: Tensor, q: Tensor, y: Tensor, adds: bool, first: int, l
     depth = x.shape[1]
     padded = torch.nn.functional.pad(x, (0, -depth % 4)).contiguous()
     offset = -128 * x.sum(1, dtype=torch.int32)
-    weight = pack_int8(q)
+    weight = pack(Quantised(q, torch.ones(len(q))))
     pointers = [ctypes.c_void_p(t.data_ptr()) for t in (padded, offset, weight, y)]
     sizes = [ctypes.c_int64(n) for n in (depth, q.shape[0], first, last)]
     return library.multiply(*pointers, ctypes.c_bool(adds), *sizes)

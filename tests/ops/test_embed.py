@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pybeam.backends import torch_layers
-from pybeam.backends.packing import pack, pack_int8, quantise
+from pybeam.backends.packing import pack, quantise
 
 VOCAB, SIZE, POSITIONS = 70, 33, 9
 native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -15,8 +15,8 @@ native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 def table_of(kind: str) -> tuple[torch.Tensor, torch.Tensor | None]:
     weight = torch.randn(VOCAB, SIZE)
     if kind.endswith("int8"):
-        q, scale = quantise(weight)
-        return (pack_int8(q) if kind.startswith("packed") else q), scale
+        weight = quantise(weight)
+        return (pack(weight) if kind.startswith("packed") else weight.q), weight.scale
     dtype = getattr(torch, kind.removeprefix("packed "))
     weight = weight.to(dtype)
     return (pack(weight) if kind.startswith("packed") else weight), None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pybeam import backends
-from pybeam.backends.packing import LARGEST, Quantised, pack_int8, quantise, unpack
+from pybeam.backends.packing import LARGEST, Quantised, pack, quantise, unpack
 from pybeam.backends.torch_layers import quantise_rows
 from pybeam.models.linear import PackedLinear
 from support.threads import THREAD_COUNTS
@@ -36,7 +36,7 @@ def test_weights_come_back(num_columns, depth):
     q, scale = quantise(weight)
     assert q.dtype == torch.int8 and q.abs().max() == LARGEST
     assert ((q * scale[:, None] - weight).abs() <= scale[:, None] * 0.5001).all()
-    packed = pack_int8(q)
+    packed = pack(Quantised(q, torch.ones(len(q))))
     assert packed.dtype == torch.uint8 and packed.is_contiguous()
     index = torch.arange(num_columns).flip(0)
     assert torch.equal(unpack(packed, index, depth), q[index])

@@ -120,6 +120,7 @@ ARGUMENTS = {
         2,
         1,
     ),
+    "fill_panels": lambda: (torch.zeros(2, 5, 64), torch.randn(128, 5)),
     "linear": lambda: (
         torch.zeros(3, 70),
         torch.randn(3, 8),
