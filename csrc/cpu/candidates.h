@@ -1,4 +1,4 @@
-// What may continue a beam, and what becomes of that.
+// Candidates: tokens that may continue a beam, and what becomes of them.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ class StepRows {
     std::array<int64_t, BeamProgram::kNumRowArrays> size_{};
 };
 
-// What has been done, and the seconds that its phases took.
+// Steps that have been done, and the seconds that their phases took.
 struct StepsDone {
     int64_t num = 0;
     double read = 0, layers = 0, commit = 0;  // layers and the choice among their logits

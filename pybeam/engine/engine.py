@@ -102,7 +102,8 @@ class Engine:
         """Take the requests of a stream."""
         self._work.expect(self._schedule.most_sources)
         self._arrivals, self._waits = arrivals, True
-        if arrivals.has_news is not None and self._moves_all and not self._wants.reads_late:
+        goes_on = self._schedule.admits_by_count and not self._wants.reads_late
+        if arrivals.has_news is not None and goes_on:
             self._has_news = torch.from_numpy(arrivals.has_news)
         self._admission = Admission(
             arrivals,

@@ -118,6 +118,13 @@ class Schedule(ABC):
         """Whether every source moves in every step for which there is room."""
         return self.row_budget is None
 
+    @property
+    def admits_by_count(self) -> bool:
+        """Whether sources are admitted only when others leave, and so nobody asks between two steps."""
+        asked = ("refills", "has_room", "may_have_room")
+        has_own = any(getattr(type(self), name) is not getattr(Schedule, name) for name in asked)
+        return self.moves_all and not has_own
+
     def plan(
         self, depth: Tensor, num_rows: Tensor, waited: Tensor, limit: int | None = None
     ) -> Tensor:

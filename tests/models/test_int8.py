@@ -72,7 +72,7 @@ def test_every_matrix_is_int8_and_nothing_else(kind, directories_of):
 
 
 def test_rounded_keys_and_values_change_less_than_int8_does(example, lines):
-    """Of the example model, whose keys and values are bfloat16."""
+    """The example model keeps its keys and values in bfloat16."""
     others = [dict(dtype="int8", cache_dtype="float32"), dict(dtype="float32")]
     models = [example, *(load_model(MODEL, device="cpu", **other) for other in others)]
     targets = [

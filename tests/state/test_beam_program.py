@@ -154,7 +154,7 @@ def test_wrong_arguments():
 
 
 def test_wrong_columns():
-    """What names tokens is checked as other addresses are."""
+    """Arrays that name tokens are checked as other addresses are."""
     state = opened()
     step = program(state)
     tree = ColumnTokens(ints([3, 4]), ints([0, 2]), ints([0]), EOS, eos_first=True)
