@@ -255,7 +255,7 @@ def test_states_of_rows_and_of_encoders(monkeypatch, tmp_path):
     def look(work, rows):
         used = [p for p in work.slots.free if int(work.session._source.length[p])]
         if used:
-            found.append(is_poison(work.session._state[:, used]))
+            found.append(is_poison(work.session._states.memory[:, used]))
             free = [16 * page + i for page in work.session._source._free for i in range(16)]
             found.append(is_poison(work.session._pool[free]))
 

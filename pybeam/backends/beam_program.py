@@ -92,9 +92,9 @@ class BeamProgram(Protocol):
 
         They are what a decoder's call, `choose` and `commit` do, without Python and its lock. They end when a
         slot has stopped, when pages or rows of `out` are missing, when another thread has set `ends` [1]
-        bool, or after 20 ms, for signals. Nobody keeps logits, so `out` has no meaning then. Returns how many
-        steps were done, the `report` on `live`, and the seconds of reading, of layers and choosing, and of
-        committing. A step that raises before it commits is not done, so that there may be none.
+        bool, or after 20 ms, for signals. `out` has no meaning then. Returns the number of steps that were
+        done, the `report` on `live`, and the seconds of reading, layers and choice, and commit. A step that
+        raises before it commits is not done.
         """
 
     def moves(self) -> tuple[Tensor, Tensor]:

@@ -30,9 +30,8 @@ class Arrivals(ABC):
         keeps_order: whether requests are decoded in the order in which they are taken, as late as possible.
             If not, those that are taken together are sorted by length.
         may_get_more: whether a call of `next` that need not wait may find more after it has found nothing.
-        has_news: [1] bool, whether a request waits or must leave. Another thread may set it, and the stream
-            asks behind the present step. While it is not set, many steps may go by without a question. None:
-            the stream asks after every step.
+        has_news: [1] bool, whether a request waits or must leave, which another thread may set. While it is
+            not set, many steps may go by without a question. None: the stream asks after every step.
     """
 
     keeps_order: ClassVar[bool] = False

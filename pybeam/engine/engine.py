@@ -198,10 +198,7 @@ class Engine:
         return 1, report
 
     def _steps(self, plan: StepPlan) -> tuple[int, Tensor]:
-        """Run one step, or several if nobody has a say between them.
-
-        Returns how many, and the report on the slots of the plan.
-        """
+        """Run a step, or several if nobody has a say between them. Returns how many, and the report."""
         live, work = plan.slot, self._work
         if self._wants.reads_late or not self._moves_all:
             plan = self._chosen(plan)

@@ -121,9 +121,11 @@ class Schedule(ABC):
     @property
     def admits_by_count(self) -> bool:
         """Whether sources are admitted only when others leave, and so nobody asks between two steps."""
-        asked = ("refills", "has_room", "may_have_room")
-        has_own = any(getattr(type(self), name) is not getattr(Schedule, name) for name in asked)
-        return self.moves_all and not has_own
+        own = type(self)
+        return self.moves_all and (own.refills, own.has_room) == (
+            Schedule.refills,
+            Schedule.has_room,
+        )
 
     def plan(
         self, depth: Tensor, num_rows: Tensor, waited: Tensor, limit: int | None = None

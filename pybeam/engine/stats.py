@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -77,7 +76,7 @@ class PhaseClock:
         self._start = 0.0
         self._range: AbstractContextManager[Any] | None = None
 
-    def add(self, phases: Sequence[str], seconds: Sequence[float]) -> None:
+    def add(self, phases: tuple[str, ...], seconds: tuple[float, ...]) -> None:
         """Add seconds of phases that somebody else has measured."""
         for phase, one in zip(phases, seconds, strict=True):
             self._seconds[phase] += one

@@ -93,8 +93,7 @@ def load_model(
     `suppress_ids` are those of its `config.json`, which CTranslate2 reads alone, too. Its int8 weights are
     taken over on a CPU with "auto" and "int8"; those of int16 become floats.
 
-    So is a folder of Marian (`decoder.yml` that names `model.npz` and vocabularies), if the model is a
-    transformer. Marian never generates the unknown word, unless `allow-unk` stands in `decoder.yml`.
+    So is a folder of Marian (`decoder.yml` that names `model.npz` and vocabularies).
 
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
     runs a directory with `decoder.onnx` (`pybeam.export.export_onnx`), on a CPU, in float32.
@@ -106,24 +105,21 @@ def load_model(
         dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn", or the
             `torch.dtype` of that name. "auto" is float32 on a CPU and the file's dtype on a GPU, and int8 for
             what `pybeam.quantize` has written, which has no other. On a CPU with the C++ extension and AVX2,
-            only matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and
-            all sums are float32. bfloat16 also rounds the inputs of every matrix product there, and is twice
-            as fast where the CPU multiplies pairs of bfloat16 faster than float32 (`pybeam info`). float32
-            weights that float16 or bfloat16 holds exactly are kept in that, so that of the dtypes that keep
-            float32's scores "auto" is the fastest. int8, on every CPU and on no GPU, quantises the weights
-            while they are read, a scale per output, and the inputs of every matrix product, a scale per row;
-            see docs/reference/int8.md. float8_e4m3fn does that on GPUs from compute capability 8.9 on; all
-            else is bfloat16 then. On a CPU it is slow, and shows the quality of the results. Elsewhere the
-            whole model computes in this dtype.
+            only matrices and token tables have this dtype: activations, logits (`model.dtype`) and all sums
+            are float32. bfloat16 also rounds the inputs of every matrix product, and is twice as fast where
+            the CPU multiplies pairs of bfloat16 (`pybeam info`). float32 weights that float16 or bfloat16
+            holds exactly are kept in that, so "auto" is the fastest dtype that keeps float32's scores. int8,
+            on every CPU and on no GPU, quantises the weights while they are read, a scale per output, and
+            the inputs of every matrix product, a scale per row (docs/reference/int8.md). float8_e4m3fn does
+            that on GPUs from compute capability 8.9 on, with all else in bfloat16; on a CPU it is slow, and
+            shows the quality of the results. Elsewhere the whole model computes in this dtype.
         cache_dtype: dtype of the keys and values that decoders of transformers keep: "auto", "float32",
-            "bfloat16", or the `torch.dtype` of that name. "bfloat16" halves their memory where activations
-            are float32 on a CPU: they are rounded once, to nearest, and all is computed in float32 as before.
-            "auto" is that for weights in int8 and bfloat16, and else the dtype of activations.
+            "bfloat16", or the `torch.dtype` of that name. On a CPU bfloat16 rounds them once, which halves
+            their memory. "auto" does so beside int8 and bfloat16 weights, and else keeps that of activations.
         check_finite: whether weights that are NaN or infinite, or become so in `dtype`, are refused, with
-            the names of file and tensor. They are looked at while they are read, which costs next to nothing;
-            those of ONNX graphs are read once more. Only a bias of logits may have -inf. With False,
-            the sources that meet such a weight fail alone. int8 weights are always checked, as int8 has no
-            NaN.
+            the names of file and tensor. It costs next to nothing, but reads ONNX graphs once more. Only a
+            bias of logits may have -inf. With False, the sources that meet such a weight fail alone; int8
+            weights are checked all the same.
         eos_id: the token that ends a hypothesis, or up to 8 of them, in place of those that the files name.
 
     Raises:

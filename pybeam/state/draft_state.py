@@ -125,11 +125,11 @@ class DraftState(BeamState):
             assert draft is not None and isinstance(max_length, int)
             line = draft.line(max_length, len(beam.guesses), self._pad_id)
             own[: num + len(beam.guesses)] = [*map(line.__getitem__, DRAFT_COLUMNS), *beam.guesses]
-        slot, own = all_to_device((slots, given), arrays.device)
-        index = slot.long()
-        self.drafts.ints.index_copy_(0, index, own[:, :num])
+        places, columns = all_to_device((slots, given), arrays.device)
+        index = places.long()
+        self.drafts.ints.index_copy_(0, index, columns[:, :num])
         if longest:
-            self.drafts.guess[:, :longest].index_copy_(0, index, own[:, num:])
+            self.drafts.guess[:, :longest].index_copy_(0, index, columns[:, num:])
         arrays.program.open(slots, *lines, start_id)
         if arrays.device.type == "cpu":
             return arrays.beams.num_rows[index].tolist()

@@ -102,8 +102,7 @@ class Step:
     @property
     def is_plain(self) -> bool:
         """Whether `select` is given the logits as they are, in this step and in those after it."""
-        has_processors = bool(self._arrays.algorithm.processors)
-        return not (has_processors or self._adjusts) and self.rows.wanted is None
+        return not (self._arrays.algorithm.processors or self._adjusts) and self.rows.wanted is None
 
     def go_on(
         self, call: LayerCall, live: Tensor, most: int, is_called: Tensor
