@@ -30,6 +30,7 @@ def model():
     return pybeam.load_model(str(MODEL))
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nobody_needs_the_logits(name, num_threads, monkeypatch):
