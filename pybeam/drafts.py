@@ -206,11 +206,11 @@ class Draft:
                 "`initialiser` must be made by pybeam.drafts, such as pad(), but is "
                 f"{self.initialiser!r}"
             )
-        fill = self.initialiser.fill
-        if not isinstance(fill, int) and fill not in (None, "pad", "last"):
+        if isinstance(fill := self.initialiser.fill, int):
+            whole("fill", fill, 0, LARGEST_INT32)
+        elif fill not in (None, "pad", "last"):
             raise ValueError(
-                "`fill` of an initialiser must be None, 'pad', 'last' or a token id, but is "
-                f"{fill!r}"
+                f"`fill` of an initialiser must be None, 'pad', 'last' or a token id, but is {fill!r}"
             )
 
     def max_rows(self, max_length: int) -> int:

@@ -343,6 +343,8 @@ def test_targets_are_scored_in_blocks():
             lambda: pybeam.jacobi(initialiser=drafts.Fill("first")),
             "must be None, 'pad', 'last' or a token",
         ),
+        (lambda: pybeam.jacobi(initialiser=drafts.Fill(-2)), "`fill` must be at least 0, but is"),
+        (lambda: pybeam.jacobi(initialiser=drafts.Fill(1 << 31)), "`fill` must be at most "),
         (lambda: drafts.function([3]), "`function` must be a function"),
     ],
 )
