@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "speech": ("speech", "speech", ()),
     "quality": ("quality", "quality", ()),
     "pipelines": ("pipelines", "pipelines", ()),
+    "marian": ("marian", "marian", ()),
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
     "causal": ("causal", "causal", ()),

@@ -25,6 +25,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "launches": (*SEARCH, "triton_kernels"),
     "linear": ("csrc/cpu/*linear*", "csrc/cpu/pairs*", "csrc/cpu/tiles*", "csrc/cpu/bytes*"),
     "makespan": ("pybeam/ray", "pybeam/corpus"),
+    "marian": SEARCH,
     "one-request": SEARCH,
     "onnx": (*SEARCH, "pybeam/export"),
     "parsing": SEARCH,

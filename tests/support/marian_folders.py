@@ -52,6 +52,7 @@ def random_arrays(seed: int, settings: dict[str, Any]) -> Arrays:
     arrays: Arrays = {}
     source_size, vocab_size = settings["dim-vocabs"]
     pre = "_pre" if settings["transformer-preprocess"] == "n" else ""
+    hidden, inner = settings["dim-emb"], settings["transformer-dim-ffn"]
     is_recurrent = settings["transformer-decoder-autoreg"] == "rnn"
 
     def matrix(name: str, *shape: int) -> None:
@@ -62,34 +63,34 @@ def random_arrays(seed: int, settings: dict[str, Any]) -> Arrays:
         matrix(f"{name}_b{end}", 1, columns)
 
     def norm(name: str, end: str = "") -> None:
-        arrays[f"{name}_ln_scale{end}"] = rng.uniform(0.5, 1.5, (1, HIDDEN)).astype(np.float32)
-        matrix(f"{name}_ln_bias{end}", 1, HIDDEN)
+        arrays[f"{name}_ln_scale{end}"] = rng.uniform(0.5, 1.5, (1, hidden)).astype(np.float32)
+        matrix(f"{name}_ln_bias{end}", 1, hidden)
 
     def attention(name: str) -> None:
         for letter in "qkvo":
-            linear(name, letter, HIDDEN, HIDDEN)
+            linear(name, letter, hidden, hidden)
         norm(f"{name}_Wo", pre)
 
     if settings["tied-embeddings-all"] == "true":
-        matrix("Wemb", vocab_size, HIDDEN)
+        matrix("Wemb", vocab_size, hidden)
     else:
-        matrix("encoder_Wemb", source_size, HIDDEN)
-        matrix("decoder_Wemb", vocab_size, HIDDEN)
+        matrix("encoder_Wemb", source_size, hidden)
+        matrix("decoder_Wemb", vocab_size, hidden)
     for stack in ("encoder", "decoder"):
         if "n" in settings["transformer-postprocess-emb"]:
             norm(f"{stack}_emb", "_pre")
         for i in range(settings[f"{stack[:3]}-depth"]):
             layer = f"{stack}_l{i + 1}"
             if stack == "decoder" and is_recurrent:
-                matrix(f"{layer}_rnn_W", HIDDEN, HIDDEN)
-                linear(f"{layer}_rnn", "f", HIDDEN, HIDDEN)
+                matrix(f"{layer}_rnn_W", hidden, hidden)
+                linear(f"{layer}_rnn", "f", hidden, hidden)
                 norm(f"{layer}_rnn" if pre else f"{layer}_rnn_ffn", pre)
             else:
                 attention(f"{layer}_self")
             if stack == "decoder":
                 attention(f"{layer}_context")
-            linear(f"{layer}_ffn", "1", HIDDEN, INNER)
-            linear(f"{layer}_ffn", "2", INNER, HIDDEN)
+            linear(f"{layer}_ffn", "1", hidden, inner)
+            linear(f"{layer}_ffn", "2", inner, hidden)
             norm(f"{layer}_ffn_ffn", pre)
         if pre:
             norm(f"{stack}_top")
