@@ -104,7 +104,7 @@ def profile(**values: Any) -> int:
     Phases (ranges `pybeam::model` and so on in the trace):
       encode   sources through the encoder
       plan     which hypotheses move, memory for them
-      model    one step of the decoder
+      model    one step of the decoder; where C++ does many steps in one call, also select
       select   processors, and the best continuations
       commit   hypotheses and token trees brought up to date
       replay   on a GPU with CUDA graphs: all from plan to report in one

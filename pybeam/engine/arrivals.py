@@ -72,7 +72,8 @@ class IterableArrivals(Arrivals):
     def __init__(self, requests: Iterable[Any]) -> None:
         self._numbered = enumerate(requests)
         # whoever waits is admitted when another leaves
-        self.has_news = np.zeros(1, dtype=np.bool_)
+        is_own = type(self).between_steps is not Arrivals.between_steps
+        self.has_news = None if is_own else np.zeros(1, dtype=np.bool_)
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
         return next(self._numbered, None)

@@ -12,7 +12,7 @@ from torch.autograd import profiler
 
 from pybeam.request import Result
 
-# if a step is a CUDA graph, "replay" stands for the phases from plan to report
+# "replay" is plan to report in a CUDA graph; in many steps of one call "model" holds what "select" is
 PHASES = ("encode", "plan", "model", "select", "commit", "replay", "report", "close")
 RANGE_PREFIX = "pybeam::"  # how the names of ranges in a trace begin
 

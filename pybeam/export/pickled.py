@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pybeam.models.checkpoint import PREFIXES, TIED, shards_of
 from pybeam.models.tensor_files import NAMES, TensorWriter
-from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+from pybeam.text.model_files import MAX_TEXT_BYTES
+from pybeam.text.needed_files import needed_file
 from pybeam.text.zip_files import plain_parts
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -113,12 +114,7 @@ def read_pickle(path: Path, also: Sequence[type] = ()) -> Any:
         ValueError: the file is missing or not sound, its bytes are compressed or overlap, or it names
             anything else, which could run code.
     """
-    try:
-        regular_file(path)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path.name} is missing in {path.parent}; is the download complete?"
-        ) from None
+    needed_file(path)
     with open(path, "rb") as file:
         is_zip = file.read(len(ZIP)) == ZIP
         file.seek(0)

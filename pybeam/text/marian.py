@@ -11,7 +11,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from pybeam.text.json_files import LARGEST
-from pybeam.text.model_files import MAX_TEXT_BYTES, named_file, regular_file
+from pybeam.text.model_files import MAX_TEXT_BYTES, named_file
+from pybeam.text.needed_files import needed_file
 from pybeam.text.subwords import MappedPieces, Pieces, SentencePieces, sentencepiece
 from pybeam.text.yaml_files import Settings, read_settings
 
@@ -119,12 +120,7 @@ def _ids(path: Path) -> dict[str, int]:
     """Read the ids of a vocabulary's tokens. Raises ValueError if the file is missing or broken."""
     if path.suffix == ".fsv":
         raise ValueError(f"{path} is a vocabulary of factors, which pybeam does not have")
-    try:
-        regular_file(path, MAX_TEXT_BYTES)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path.name} is missing in {path.parent}; is the download complete?"
-        ) from None
+    needed_file(path, MAX_TEXT_BYTES)
     if path.suffix == ".spm":
         model = sentencepiece(path)
         pieces = model.id_to_piece(list(range(model.get_piece_size())))

@@ -86,6 +86,25 @@ def test_who_has_no_word_for_news_is_asked_after_every_step(counts):
     assert counts == []
 
 
+def test_a_subclass_is_asked_between_steps(counts, monkeypatch):
+    """Whoever overrides what stands between two steps, or the step, hears of each."""
+
+    class Watched(IterableArrivals):
+        def between_steps(self, load):
+            return {}
+
+    class Own(TransformerSession):
+        def step(self, rows):
+            return super().step(rows)
+
+    results, *_ = run("m2m_100", "fixed", Watched(SOURCES))
+    kind = type(model_of("m2m_100"))
+    monkeypatch.setattr(kind, "session", lambda model, backend: Own(model, backend))
+    own, *_ = run("m2m_100", "fixed")
+    assert counts == []
+    assert essence(results) == essence(own)
+
+
 def test_a_queue_has_news_while_a_request_waits():
     queue = pybeam.RequestQueue()
     assert not queue.has_news[0]

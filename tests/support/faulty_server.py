@@ -12,7 +12,6 @@ import time
 import torch
 
 from pybeam.cli import main
-from pybeam.models.base import Session
 from pybeam.models.transformer import model
 
 # sources that begin with these ids
@@ -22,8 +21,6 @@ JUMPS = (0.0, 3600.0, -86400.0)
 
 class FaultySession(model.TransformerSession):
     """A session whose steps fail while it has such a source."""
-
-    call = Session.call
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)

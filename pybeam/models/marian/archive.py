@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from pybeam.models.tensor_files import StoredTensor
-from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+from pybeam.text.model_files import MAX_TEXT_BYTES
+from pybeam.text.needed_files import needed_file
 from pybeam.text.yaml_files import Settings
 from pybeam.text.zip_files import plain_parts
 
@@ -32,12 +33,7 @@ def stored_arrays(path: Path) -> tuple[dict[str, StoredTensor], Settings]:
     Raises:
         ValueError: the file is missing or not sound, or its settings are.
     """
-    try:
-        regular_file(path)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path.name} is missing in {path.parent}; is the download complete?"
-        ) from None
+    needed_file(path)
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:

@@ -145,7 +145,7 @@ class TransformerSession(Session):
         return self._decoder.logits(*given, wanted=rows.wanted)
 
     def call(self, rows: Rows) -> LayerCall | None:
-        if self._decoder.program is None:
+        if self._decoder.program is None or type(self).step is not TransformerSession.step:
             return None
         return self._decoder.call(*self._seen(rows, Cells.of_tree(rows)))
 
