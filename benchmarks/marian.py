@@ -55,7 +55,8 @@ def marian(setup: Setup) -> Iterator[list[Task]]:
 def _folder(directory: Path, changes: dict[str, Any]) -> Path:
     """Write a random network that never ends."""
     arrays, settings = marian_folders.write_folder(directory, 2, **SIZES, **changes)
-    arrays["decoder_ff_logit_out_b"][0, EOS] = -1e4
+    # a finite number that no logit outweighs, so that both programs read an ordinary bias
+    arrays["decoder_ff_logit_out_b"][0, EOS] = -10_000
     # so that a step says more than the token before it
     arrays["Wemb"] *= 0.25
     marian_folders.write_arrays(directory / "model.npz", arrays, settings)
