@@ -32,11 +32,13 @@ class Arrivals(ABC):
         may_get_more: whether a call of `next` that need not wait may find more after it has found nothing.
         has_news: [1] bool, whether a request waits or must leave, which another thread may set. While it is
             not set, many steps may go by without a question. None: the stream asks after every step.
+        must_leave: [1] bool, whether a request must leave. It alone is news while nobody can be admitted.
     """
 
     keeps_order: ClassVar[bool] = False
     may_get_more: ClassVar[bool] = True
     has_news: np.ndarray | None = None
+    must_leave: np.ndarray = np.zeros(1, dtype=np.bool_)
 
     @abstractmethod
     def next(self, may_wait: bool) -> tuple[int, Any] | None:

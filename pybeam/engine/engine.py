@@ -7,7 +7,8 @@ little less: how many rows there are is then an upper bound, what does not fit w
 source that is done is noticed one step later. Results are the same.
 
 On a CPU one call may do many steps (`BeamProgram.run`). Each is the same step, called from C++. The call
-ends when the loop has something to decide: a source is done, memory is missing, or somebody has news.
+ends when the loop has something to decide: a source is done, memory is missing, a request must leave, or
+one has come for which there may be room.
 
 A step that raises before it commits has changed nothing: the sources that are to blame leave with an
 error, and the others go on (`failures.py`).
@@ -76,7 +77,8 @@ class Engine:
         self._clock = PhaseClock(stats.phase_seconds)
         self._live = LiveSources(workspace.model.device)
         self._moves_all = schedule.moves_all
-        self._has_news: Tensor | None = None  # None: one step at a time
+        # what ends a call of many steps, by whether there is room for newcomers; None: one step at a time
+        self._calls: tuple[Tensor, ...] | None = None
         self._pending: deque[PendingReport] = deque()
         self._finished: deque[FinishedBatch] = deque()
 
@@ -104,7 +106,7 @@ class Engine:
         self._arrivals, self._waits = arrivals, True
         goes_on = self._schedule.admits_by_count and not self._wants.reads_late
         if arrivals.has_news is not None and goes_on:
-            self._has_news = torch.from_numpy(arrivals.has_news)
+            self._calls = tuple(map(torch.from_numpy, (arrivals.must_leave, arrivals.has_news)))
         self._admission = Admission(
             arrivals,
             self._work,
@@ -208,10 +210,11 @@ class Engine:
             most = self._most_steps()
             call = work.session.call(step.rows) if most > 1 and step.is_plain else None
             if call is not None:
-                assert self._has_news is not None
+                assert self._calls is not None
+                is_called = self._calls[self._intake.has_room]
                 self._clock(None)
                 is_undone = False
-                num, report, seconds = step.go_on(call, live, most, self._has_news)
+                num, report, seconds = step.go_on(call, live, most, is_called)
                 if num:
                     self._clock.add(("plan", "model", "commit"), seconds)
                     return num, report
@@ -229,7 +232,7 @@ class Engine:
     def _most_steps(self) -> int:
         """Return how many steps may go by before the next question of this engine."""
         live, is_watched = self._live, self._live.num_watched or profiler._is_profiler_enabled
-        if self._has_news is None or is_watched or self._work.advances:
+        if self._calls is None or is_watched or self._work.advances:
             return 1
         return live.steps_within(self.stats.steps, self._work.room.length)
 

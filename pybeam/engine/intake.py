@@ -34,6 +34,13 @@ class Intake:
         self._admission, self._arrivals, self._work = admission, arrivals, workspace
         self._schedule, self._live, self._stats, self._clock = schedule, live, stats, clock
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a request that comes now may be admitted before a source leaves."""
+        load, schedule = self._live.load(self._stats.steps), self._schedule
+        is_first = self._admission.next() is None
+        return is_first and schedule.refills(load) and schedule.may_have_room(load)
+
     def admit(self) -> Answers:
         """Refill: take the sources from the queue that the schedule admits."""
         live, admission, room = self._live, self._admission, self._work.room
@@ -54,9 +61,8 @@ class Intake:
             if source is None:
                 break
             max_rows = source.algorithm.max_rows
-            if not self._schedule.has_room(load, source.source_length, max_rows):
-                break
-            if load.sources and source.max_bytes > room.free_bytes(taken_bytes):
+            is_too_much = load.sources and source.max_bytes > room.free_bytes(taken_bytes)
+            if is_too_much or not self._schedule.has_room(load, source.source_length, max_rows):
                 break
             admitted.append(admission.take())
             load = load.with_one_more(source.source_length, source.algorithm.first_rows)

@@ -49,7 +49,7 @@ class EngineThread(Arrivals):
         self.load, self.stats = LoadLevel(), Stats()
         self.is_idle = self.is_stalled = False
         self._queue, self._num_engines, self._on_end = queue, num_engines, on_end
-        self.has_news = queue.has_news
+        self.has_news, self.must_leave = queue.has_news, queue.must_leave
         self._tickets: dict[int, Ticket] = {}
         self._num_taken = 0
         # requests that it may take before its next step

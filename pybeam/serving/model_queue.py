@@ -51,7 +51,7 @@ class ModelQueue:
         changed: the lock of all that is here. It is notified when a request comes, and when the queue closes.
         waiting: the requests that wait.
         taken: those that engines have, by index.
-        has_news: see `Arrivals`; that of all engines.
+        has_news, must_leave: see `Arrivals`; those of all engines.
         speed: how fast the engines work.
         is_closed: whether no more requests are taken.
         is_stalled: whether no engine works, since the steps of all take too long.
@@ -70,7 +70,7 @@ class ModelQueue:
         self.changed = threading.Condition()
         self.waiting = WaitingLine(limits.ageing)
         self.taken: dict[int, Ticket] = {}
-        self.has_news = np.zeros(1, dtype=np.bool_)
+        self.has_news, self.must_leave = np.zeros((2, 1), dtype=np.bool_)
         self.speed = SpeedEstimate()
         self.is_closed = self.is_stalled = False
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
@@ -128,19 +128,20 @@ class ModelQueue:
         ticket.future.set_running_or_notify_cancel()
         with self.changed:
             removed = self.waiting.remove(ticket.index)
-            self._let_leave(ticket, Cancelled())
-        if removed:
+            if removed is None:
+                self._let_leave(ticket, Cancelled())
+        if removed is not None:
             self.left(ticket, "cancelled")
 
     def _let_leave(self, ticket: Ticket, error: Exception) -> None:
         """Let a request leave its engine, if one has it."""
         ticket.must_leave(error)
-        self.has_news[0] = True
+        self.has_news[0] = self.must_leave[0] = True
 
     def settle_news(self) -> None:
         """Let engines run on if nobody waits and nobody must leave. The caller holds the lock."""
-        is_any_leaving = any(ticket.leaves is not None for ticket in self.taken.values())
-        self.has_news[0] = bool(self.waiting) or is_any_leaving
+        self.must_leave[0] = any(ticket.leaves is not None for ticket in self.taken.values())
+        self.has_news[0] = bool(self.waiting) or self.must_leave[0]
 
     def close(self) -> None:
         """Take no more requests. The engines end when all that have been taken are done."""

@@ -11,6 +11,7 @@ import pybeam
 from pybeam import backends
 from pybeam.engine.arrivals import IterableArrivals
 from pybeam.engine.engine import Engine
+from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
@@ -44,10 +45,10 @@ def counts(monkeypatch) -> list[int]:
     return found
 
 
-def run(kind: str, name: str, arrivals=None):
+def run(kind: str, name: str, arrivals=None, schedule=None):
     """The results and the statistics of an algorithm, and the workspace of its engine."""
     workspace = Workspace(model_of(kind), ALGORITHMS[name], backends.load("native"))
-    engine = CheckedEngine(workspace, pybeam.Fifo(3), Stats())
+    engine = CheckedEngine(workspace, schedule or pybeam.Fifo(3), Stats())
     results = list(engine.stream(SOURCES if arrivals is None else arrivals))
     return sorted(results, key=lambda result: result.index), engine.stats, workspace
 
@@ -70,13 +71,55 @@ def test_many_steps_are_the_steps_one_by_one(kind, name, counts, monkeypatch):
     assert numbers(stats) == numbers(expected)
 
 
-def test_news_end_them(counts):
-    arrivals = IterableArrivals(SOURCES)
-    arrivals.has_news = np.ones(1, dtype=np.bool_)
+class Crowd(IterableArrivals):
+    """Requests that all wait from the beginning on, and are taken when there is room, as a service's are."""
+
+    keeps_order = True
+
+    def __init__(self):
+        super().__init__(SOURCES)
+        self.has_news = np.ones(1, dtype=np.bool_)
+
+
+def test_who_must_leave_ends_them(counts):
+    arrivals = Crowd()
+    arrivals.must_leave = np.ones(1, dtype=np.bool_)
     results, *_ = run("m2m_100", "fixed", arrivals)
     assert set(counts) == {1}
     assert essence(results) == essence(run("m2m_100", "fixed")[0])
     assert max(counts) > 1
+
+
+SCHEDULES = [pybeam.Fifo(3), pybeam.Fifo(3, epsilon=0.4), pybeam.Batch(3), pybeam.Fifo(tokens=6)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_who_waits_ends_them_only_where_there_is_room(schedule, counts, monkeypatch):
+    """And nobody begins at a later step than if the schedule were asked at each."""
+    began, add = [], LiveSources.add
+
+    def noted(live, sources, num_rows, step):
+        began.append((step, [source.index for source in sources]))
+        add(live, sources, num_rows, step)
+
+    monkeypatch.setattr(LiveSources, "add", noted)
+    many, *_ = run("m2m_100", "fixed", Crowd(), schedule)
+    assert max(counts) > 1 and len(began) > 1
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    num_begun = len(began)
+    alone, *_ = run("m2m_100", "fixed", Crowd(), schedule)
+    assert essence(many) == essence(alone) and began[:num_begun] == began[num_begun:]
+
+
+def test_a_service_goes_on_while_others_wait(counts):
+    requests = SOURCES[:4]
+    decoder = pybeam.Decoder(model_of("m2m_100"), ALGORITHMS["fixed"], pybeam.Fifo(1))
+    with pybeam.Service(decoder) as service:
+        counts.clear()
+        with service._groups["default"].queue.changed:
+            futures = [service.submit(request) for request in requests]
+        steps = [future.result(20).result.steps for future in futures]
+    assert 2 * len(counts) <= sum(counts) == sum(steps)
 
 
 def test_who_has_no_word_for_news_is_asked_after_every_step(counts):

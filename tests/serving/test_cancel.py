@@ -50,12 +50,14 @@ def test_whoever_goes_the_others_get_their_results(name):
 
 def test_while_it_waits():
     model, service = gated(schedule=pybeam.Fifo(1))
+    queue = service._groups["default"].queue
     model.shut()
     first = service.submit(REQUESTS[0])
     model.until_a_step_waits()
     second, third = service.submit(REQUESTS[1]), service.submit(REQUESTS[2])
     assert second.cancel()
     assert service.status().num_waiting == 1, "it has left the queue at once"
+    assert queue.has_news[0] and not queue.must_leave[0]
     model.open()
     assert answers([first, third]) == [expected()[0], expected()[2]]
     assert not [calls for calls in model.calls if 1 in calls]
