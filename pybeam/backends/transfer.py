@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -26,13 +27,15 @@ def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def all_to_device(arrays: Sequence, device: torch.device) -> list[Tensor]:
-    """Copy arrays of int32 numbers to the device, in one copy. They begin where kernels read fastest."""
+    """Copy arrays of int32 numbers to the device, in one copy. They begin where kernels read fastest.
+
+    On the host they may stay where they are.
+    """
     parts = [np.ascontiguousarray(array, dtype=np.int32) for array in arrays]
-    firsts, size = [], 0
-    for part in parts:
-        firsts.append(size)
-        size += -(-part.size // ALIGNED) * ALIGNED
-    whole = np.zeros(size, dtype=np.int32)
+    if device.type == "cpu":
+        return list(map(torch.from_numpy, parts))
+    firsts = [0, *accumulate(-(-part.size // ALIGNED) * ALIGNED for part in parts)]
+    whole = np.zeros(firsts.pop(), dtype=np.int32)
     for part, first in zip(parts, firsts, strict=True):
         whole[first : first + part.size] = part.ravel()
     copied = to_device(whole, torch.int32, device)

@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import profiler
@@ -32,7 +31,7 @@ from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import Arrivals, IterableArrivals
 from pybeam.engine.failures import StepFailed, blamed, kept
 from pybeam.engine.intake import Answers, Intake
-from pybeam.engine.live_sources import LiveSources
+from pybeam.engine.live_sources import REASON, LiveSources
 from pybeam.engine.results import FinishedBatch, PendingReport
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
@@ -309,17 +308,14 @@ class Engine:
         if pending.errors:
             failed = (i for i, slot in enumerate(slots) if slot in pending.errors)
             done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})
-        if not done and reader is None:
-            return []
-        report = Report.parse(numbers[: len(lines)], len(slots))
         partials: list[Result | Partial] = []
         if reader is not None:
-            going = {slots[i] for i in np.flatnonzero(report.reason == RUNNING)}
+            reasons, live = dict(zip(slots, lines[REASON], strict=True)), self._live
             partials += reader.partials(
-                numbers, lambda s: s.slot in going and self._live.get(s.slot) is s
+                numbers, lambda s: reasons.get(s.slot) == RUNNING and live.get(s.slot) is s
             )
         if done:
-            self._close([slots[i] for i in done], report.of(done), pending.errors)
+            self._close([slots[i] for i in done], Report.of(lines, done), pending.errors)
         return partials
 
     def _close(self, slots: list[int], report: Report, errors: dict[int, Exception]) -> None:
@@ -328,13 +324,13 @@ class Engine:
         work = self._work
         sources = self._live.remove(slots)
         # a source that was done before the step failed already has its result
-        was_running = report.reason == RUNNING
-        own = [errors.get(p) if was_running[i] else None for i, p in enumerate(slots)]
+        pairs = zip(slots, report.reason, strict=True)
+        own = [errors.get(slot) if reason == RUNNING else None for slot, reason in pairs]
         batch = FinishedBatch.gather(
             work.state, sources, own, report, wants_log_probs=self._wants.log_probs
         )
         self._finished.append(batch)
-        num_pages = int(report.num_pages.sum())
+        num_pages = sum(report.num_pages)
         work.close(slots, num_pages)
         self.stats.free_pages += num_pages
         if self._wants.reads_late:

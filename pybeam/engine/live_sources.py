@@ -31,15 +31,12 @@ class RunningMax:
 
     def add(self, number: int) -> None:
         self._counts[number] = self._counts.get(number, 0) + 1
-        if self.number is None or number > self.number:
-            self.number = number
+        self.number = number if self.number is None else max(number, self.number)
 
     def remove(self, number: int) -> None:
         self._counts[number] -= 1
-        if self._counts[number]:
-            return
-        del self._counts[number]
-        if number == self.number:
+        if not self._counts[number]:
+            del self._counts[number]
             self.number = max(self._counts, default=None)
 
 

@@ -53,18 +53,16 @@ class FinishedBatch(NamedTuple):
         wants_log_probs: bool,
     ) -> FinishedBatch:
         """Request the hypotheses of these sources; `report` is their report."""
-        capacity = int(report.depth.max()) + 1
+        capacity = max(report.depth) + 1
         # where processors perturb scores, the score is the sum of the log-probabilities
         needs_log_probs = wants_log_probs or any(one.algorithm.perturbs for one in sources)
         found = state.finished(
             [source.slot for source in sources],
-            report.num_finished.tolist(),
+            report.num_finished,
             capacity,
             wants_log_probs=needs_log_probs,
         )
-        cut = []
-        if any(errors):
-            cut = [i for i, one in enumerate(sources) if _is_cut(one, errors[i], report, i)]
+        cut = [i for i, one in enumerate(sources) if _is_cut(one, errors[i], report, i)]
         if cut:
             slots = [sources[i].slot for i in cut]
             rows = state.cut(slots, capacity, wants_log_probs=needs_log_probs)
@@ -115,7 +113,7 @@ class FinishedBatch(NamedTuple):
 
     def _kept(self, final_scores: Sequence[float]) -> list[list[int]]:
         """The lines in `found` of the hypotheses that each source may return, best first."""
-        counts = self.report.num_finished.tolist()
+        counts = self.report.num_finished
         cut = dict(zip(self.cut, range(sum(counts), len(final_scores)), strict=True))
         kept, first = [], 0
         for i, (source, num) in enumerate(zip(self.sources, counts, strict=True)):
@@ -131,8 +129,7 @@ class FinishedBatch(NamedTuple):
 
     def _without_hypotheses(self) -> list[Result]:
         report, results = self.report, []
-        columns = report.reason, report.steps, report.expansions
-        lines = zip(*(column.tolist() for column in columns), strict=True)
+        lines = zip(report.reason, report.steps, report.expansions, strict=True)
         for i, (source, (number, *cost)) in enumerate(zip(self.sources, lines, strict=True)):
             reason, error = STOP_REASONS[number], self.errors[i]
             result = Result(source.index, source.request.id, [], reason, *cost)
@@ -151,9 +148,9 @@ class FinishedBatch(NamedTuple):
 
 def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
     """Whether a source that leaves has nothing but its best row to show, and that has a token of its own."""
-    if source.target or not source.allows_cuts or not isinstance(error, Interrupted):
+    if not isinstance(error, Interrupted) or source.target or not source.allows_cuts:
         return False
-    return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
+    return not report.num_finished[i] and report.depth[i] > len(source.prefix)
 
 
 def _hypothesis(source: Source, found: FinishedHypothesis, wants_log_probs: bool) -> Hypothesis:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -177,26 +176,28 @@ class SourceCells:
 
     def allocate(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Give cells to these slots. Returns all of them, slot by slot, [sum(lengths)] int32."""
-        longest = max(lengths, default=0)
+        for slot, length in zip(slots, lengths, strict=True):
+            self._pages[slot] = self._take(cells_of_pages(length) // PAGE_CELLS)
         # a table that grows is replaced, so it grows in large steps
-        self.reserve(max(slots) + 1, 1 << max(longest - 1, 0).bit_length())
-        num_pages = [cells_of_pages(length) // PAGE_CELLS for length in lengths]
-        pages, first = self._take(sum(num_pages)), [0, *accumulate(num_pages)]
-        for slot, begin, end in zip(slots, first, first[1:], strict=False):
-            self._pages[slot] = pages[begin:end]
-        cell = PAGE_CELLS * np.array(pages, dtype=np.int32)[:, None] + np.arange(PAGE_CELLS)
-        within = np.arange(longest)
-        is_used = within < np.array(lengths)[:, None]  # [A, U]
-        place = PAGE_CELLS * np.array(first[:-1])[:, None] + within
-        used = cell.reshape(-1)[place[is_used]]
-        padded = np.zeros(is_used.shape, dtype=np.int32)
-        padded[is_used] = used
-        given = slots, lengths, padded, used
-        index, length, table, cells = all_to_device(given, self.cell.device)
+        self.reserve(0, 1 << max(max(lengths) - 1, 0).bit_length())
+        return self._write(slots, lengths)
+
+    def _write(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """Write the pages of these slots into the tables. Returns the cells of `allocate`."""
+        pages = [self._pages[slot] for slot in slots]
+        most = max(map(len, pages), default=0)
+        self.reserve(max(slots, default=-1) + 1, most * PAGE_CELLS)
+        # page 0 stands where a source has none: nobody reads that
+        page = np.array([own + [0] * (most - len(own)) for own in pages], dtype=np.int32)
+        within = np.arange(PAGE_CELLS, dtype=np.int32)
+        cell = (PAGE_CELLS * page[..., None] + within).reshape(len(slots), most * PAGE_CELLS)
+        is_used = np.arange(cell.shape[1]) < np.array(lengths)[:, None]  # [A, U]
+        given = slots, lengths, cell, cell[is_used]
+        index, length, table, used = all_to_device(given, self.cell.device)
         index = index.long()
-        self.cell[:, :longest].index_copy_(0, index, table)
+        self.cell[:, : cell.shape[1]].index_copy_(0, index, table)
         self.length.index_copy_(0, index, length)
-        return cells
+        return used
 
     def release(self, slots: Sequence[int]) -> list[int]:
         """Free the cells of these slots, which have no rows that read them. Returns the pages."""

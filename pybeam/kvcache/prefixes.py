@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
-from pybeam.kvcache.pools import SourceCells, cells_of_pages
+from pybeam.kvcache.pools import SourceCells
 
 # A page by what it holds: the page before it, or a negative number for none, and its tokens.
 Content = tuple[int, tuple[int, ...]]
@@ -113,17 +112,6 @@ class PrefixCells(SourceCells):
             pages.append(page)
             before = page
         return num_known
-
-    def _write(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
-        """Write cells and lengths of these slots into the tables."""
-        longest = cells_of_pages(max(lengths, default=0))
-        self.reserve(max(slots, default=-1) + 1, longest)
-        lines = [self.cells(slot) for slot in slots]
-        padded = [line + [0] * (longest - len(line)) for line in lines]
-        device, dtype = self.cell.device, self.cell.dtype
-        index = to_device(slots, torch.long, device)
-        self.cell[:, :longest].index_copy_(0, index, to_device(padded, dtype, device))
-        self.length.index_copy_(0, index, to_device(lengths, dtype, device))
 
     def _leave(self, page: int) -> list[int]:
         """Keep a page that nobody uses, if it can be found. Returns what there is no room for."""

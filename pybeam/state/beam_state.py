@@ -153,7 +153,7 @@ class BeamState:
         return self._arrays.backend.beam_plan(self.beams, slot, rules)
 
     def report(self, slot: Tensor) -> Tensor:
-        """The numbers of these slots [A] that the host needs; `Report.parse` reads a copy of them."""
+        """The numbers of these slots [A] that the host needs; `Report.of` reads a copy of them."""
         return self._arrays.program.report(slot)
 
     def finished(

@@ -24,33 +24,28 @@ def column(name: str) -> slice:
 
 
 class Report(NamedTuple):
-    """The numbers of some slots [A] after a step, as arrays on the host."""
+    """The numbers of some slots [A] after a step, A at least 1."""
 
-    reason: np.ndarray  # [A], into STOP_REASONS
-    num_rows: np.ndarray  # [A]
-    depth: np.ndarray  # [A], tokens after the start token
-    num_finished: np.ndarray  # [A] hypotheses
-    steps: np.ndarray  # [A]
-    expansions: np.ndarray  # [A]
-    num_pages: np.ndarray  # [A], pages that each source holds
-
-    def of(self, index: Sequence[int]) -> Report:
-        """The part on the slots at these places."""
-        return Report(*(column.take(index) for column in self))
+    reason: list[int]  # [A], into STOP_REASONS
+    num_rows: list[int]  # [A]
+    depth: list[int]  # [A], tokens after the start token
+    num_finished: list[int]  # [A] hypotheses
+    steps: list[int]  # [A]
+    expansions: list[int]  # [A]
+    num_pages: list[int]  # [A], pages that each source holds
 
     @classmethod
-    def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
-        """Read a result of `BeamState.report`, for the first so many of its slots."""
+    def of(cls, numbers: list[int], places: Sequence[int]) -> Report:
+        """Read a result of `BeamState.report`, for the slots at these places."""
         # the first number is that of free pages, which belong to no slot
-        lines = numbers[1:].reshape(-1, REPORTED)
-        return cls(*lines[:num_slots].T)
+        lines = (numbers[1 + REPORTED * i : 1 + REPORTED * (i + 1)] for i in places)
+        return cls(*map(list, zip(*lines, strict=True)))
 
 
 class FinishedHypothesis(NamedTuple):
     """A finished hypothesis."""
 
     tokens: list[int]  # without the start token
-    length: int  # tokens that count in n, EOS included
     score: float
     final_score: float  # ranks it, as the device has computed it
     eos_id: int | None  # the token that ended it
@@ -77,11 +72,11 @@ class FinishedHypothesis(NamedTuple):
             own = numbers[:, log_prob : log_prob + longest].view(np.float32).tolist()
         found = []
         for ints, floats, log_probs in zip(lines, scores, own, strict=True):
-            _, length, eos = ints[:num_ints]
+            *_, eos = ints[:num_ints]
             score, of_eos, final_score = floats
             size, eos_id = ints[path - 1], None if eos < 0 else eos
             if log_probs is not None:
                 log_probs = log_probs[1:size] + ([] if eos_id is None else [of_eos])
             tokens = ints[path + 1 : path + size]
-            found.append(cls(tokens, length, score, final_score, eos_id, log_probs))
+            found.append(cls(tokens, score, final_score, eos_id, log_probs))
         return found

@@ -219,15 +219,15 @@ class Searches:
         self.reasons |= {STOP_REASONS[reasons[p]] for p in done}
         given, *others = (state.report(ints(done)) for state in self.states)
         assert all(torch.equal(given, other) for other in others)
-        report = Report.parse(given.numpy(), len(done))
+        report = Report.of(given.tolist(), range(len(done)))
         for wants_log_probs in (False, True):
             found = []
             for state in self.states:
-                counts, capacity = report.num_finished.tolist(), int(report.depth.max()) + 1
+                counts, capacity = report.num_finished, max(report.depth) + 1
                 numbers = state.finished(done, counts, capacity, wants_log_probs=wants_log_probs)
                 found.append(FinishedHypothesis.parse(numbers.numpy(), capacity))
             assert found[0] == found[1] == found[2]
-            assert len(found[0]) == report.num_finished.sum()
+            assert len(found[0]) == sum(report.num_finished)
         for state in self.states:
             state.close(done)
         self.live = [p for p in self.live if p not in done]
