@@ -77,7 +77,7 @@ def export_onnx(model_dir: str, revision: str | None, output: str, **values: Any
       pybeam export-onnx --model DIR --output OUT --recipe ctranslate2 --no-repeat-ngram 3
     """
     import pybeam
-    from pybeam.models.transformer.sources import SpeechSources
+    from pybeam.models.transformer.speech import SpeechSources
 
     [model_dir] = model_folders([model_dir], revision)
     algorithm = _algorithm(model_dir, values)

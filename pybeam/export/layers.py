@@ -7,10 +7,9 @@ from torch import Tensor
 from pybeam.export.builder import FLOAT, INT, Builder, Value, value
 from pybeam.models.base import Model
 from pybeam.models.linear import Linear, PlainLinear
-from pybeam.models.transformer.config import GATE
+from pybeam.models.transformer.fronts import GATE
 from pybeam.models.transformer.norms import Norm
-from pybeam.models.transformer.sources import SpeechSources
-from pybeam.models.transformer.speech import Subsampler
+from pybeam.models.transformer.speech import SpeechSources, Subsampler
 
 
 class Weights:

@@ -15,7 +15,6 @@ import torch
 from pybeam.arguments import ArgumentError, names_checked
 from pybeam.backends.memory import on_host
 from pybeam.models.checkpoint import Checkpoint, is_quantised
-from pybeam.models.conformer.config import ConformerConfig
 from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.settings import read_settings
@@ -248,11 +247,12 @@ def _architecture(directory: Path, eos_id: int | Sequence[int] | None) -> Build:
 
 def _assembly_of(config: TransformerConfig) -> type[Assembly]:
     """The class that puts such a transformer together."""
-    if isinstance(config.front, ConformerConfig):
-        from pybeam.models.conformer.assembly import ConformerAssembly
+    if config.front is None:
+        return Assembly
+    from pybeam.models.conformer.assembly import ConformerAssembly
+    from pybeam.models.conformer.config import ConformerConfig
 
-        return ConformerAssembly
-    return Assembly
+    return ConformerAssembly if isinstance(config.front, ConformerConfig) else Assembly
 
 
 def _model_type(directory: Path) -> str | None:

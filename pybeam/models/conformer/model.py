@@ -15,7 +15,7 @@ from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, PlaneS
 from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.norms import Norm
-from pybeam.models.transformer.sources import SpeechSources
+from pybeam.models.transformer.speech import SpeechSources
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,12 @@ import torch
 from pybeam.models.ctranslate2.binary import Binary
 from pybeam.models.ctranslate2.checkpoint import BinaryCheckpoint
 from pybeam.models.ctranslate2.facts import StackReader
-from pybeam.models.transformer.config import (
-    MAX_DISTANCE,
-    Convolution,
-    Family,
-    FrontConfig,
-    RelativePositions,
-    TransformerConfig,
-)
+from pybeam.models.transformer.config import Family, TransformerConfig
 from pybeam.models.transformer.facts import StackFacts
+from pybeam.models.transformer.fronts import Convolution, FrontConfig
 from pybeam.models.transformer.given import COMPUTED_POSITIONS, GivenAssembly
+from pybeam.models.transformer.relative import RelativePositions
+from pybeam.models.transformer.t5 import MAX_DISTANCE
 from pybeam.text.ctranslate2 import Words
 
 RELATIVE = "{}/layer_{}/self_attention/relative_attention_bias"

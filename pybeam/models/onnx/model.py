@@ -15,7 +15,8 @@ from pybeam.models.cells import Cells
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
-from pybeam.models.transformer.sources import SpeechSources, TextSources
+from pybeam.models.transformer.sources import TextSources
+from pybeam.models.transformer.speech import SpeechSources
 
 
 class OnnxModel(TextSources, ExportedModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import PackedLinear
-from pybeam.models.transformer.config import GATE, FrontConfig, TransformerConfig
+from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.facts import Names, NormFacts, StackFacts
 from pybeam.models.transformer.layers import Stack, TokenTable
 from pybeam.models.transformer.model import Transformer, Weights
@@ -20,10 +21,11 @@ from pybeam.models.transformer.positions import (
     skips_padding,
     with_padding,
 )
-from pybeam.models.transformer.relative import RelativeBias
-from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 from pybeam.models.transformer.stacks import StackReader
 from pybeam.models.weights import WeightReader
+
+if TYPE_CHECKING:
+    from pybeam.models.transformer.relative import RelativeBias
 
 # the output layer's name where it is not `lm_head`
 OUTPUTS = {"fsmt": "decoder.output_projection.weight", "whisper": "proj_out.weight"}
@@ -86,9 +88,14 @@ class Assembly:
 
     def model(self) -> Transformer:
         front = self.config.front
-        if isinstance(front, FrontConfig):
-            return SpeechTransformer(self._weights(), self._subsampler(front))
-        return Transformer(self._weights())
+        if front is None:
+            return Transformer(self._weights())
+        # most models read tokens
+        from pybeam.models.transformer.fronts import FrontConfig
+        from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
+
+        assert isinstance(front, FrontConfig)
+        return SpeechTransformer(self._weights(), Subsampler.read(self.reader, front))
 
     def _weights(self) -> Weights:
         # first what is large: it needs the most memory beside itself while it is packed
@@ -109,19 +116,6 @@ class Assembly:
             return None
         bias = self._take("final_logits_bias", 1, self.config.vocab_size)[0]
         return bias if bias.any() else None
-
-    def _subsampler(self, front: FrontConfig) -> Subsampler:
-        layers, columns = [], front.num_features
-        is_gated = front.activation == GATE
-        for convolution in front.convolutions:
-            rows, name = convolution.num_channels, f"encoder.{convolution.name}"
-            shape = rows, columns, convolution.kernel_size
-            weight = by_position(self.reader.matrix([f"{name}.weight"], *shape))
-            bias = self._take(f"{name}.bias", rows)
-            activation = None if is_gated else front.activation
-            layers.append(self.reader.linear(weight, bias, activation))
-            columns = rows // 2 if is_gated else rows
-        return Subsampler(layers, front)
 
     def _table_names(self) -> list[tuple[str, int]]:
         """Return names and lengths of the token tables of encoder, if any, decoder and output."""
@@ -240,6 +234,8 @@ class Assembly:
         """Return the biases of each layer, which share one object if they share a table."""
         config, relative = self.config, self.config.relative
         assert relative is not None
+        # most models have none
+        from pybeam.models.transformer.relative import RelativeBias
 
         def own(i: int) -> RelativeBias:
             name = f"{stack}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -286,10 +282,3 @@ def is_equal(one: Tensor | Quantised, other: Tensor | Quantised) -> bool:
     if isinstance(one, Quantised) and isinstance(other, Quantised):
         return torch.equal(one.scale, other.scale) and torch.equal(one.q, other.q)
     return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-
-
-def by_position(weight: Tensor | Quantised) -> Tensor | Quantised:
-    """Flatten windows of a convolution [rows, columns, k], position by position: [rows, k * columns]."""
-    windows = weight.q if isinstance(weight, Quantised) else weight
-    flat = windows.transpose(1, 2).flatten(1).contiguous()
-    return Quantised(flat, weight.scale) if isinstance(weight, Quantised) else flat

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pybeam.models.conformer.config import MAX_FEATURES, ConformerConfig, read_conformer
 from pybeam.models.fields import Fields
 from pybeam.text.json_files import (
     LARGEST,
@@ -18,6 +17,11 @@ from pybeam.text.json_files import (
     read_json,
     token_id,
 )
+
+if TYPE_CHECKING:
+    from pybeam.models.conformer.config import ConformerConfig
+    from pybeam.models.transformer.fronts import FrontConfig
+    from pybeam.models.transformer.relative import RelativePositions
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,6 @@ class Family:
     shares_relative: bool = True  # whether the first layer's relative positions serve all layers
 
 
-GATE = "glu"  # a * sigmoid(b) of channels a and b
-# what T5 and its kin call these
-T5_FIELDS = {
-    "encoder_layers": ("num_layers",),
-    "decoder_layers": ("num_decoder_layers", "num_layers"),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), ("num_heads",)),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), ("d_ff",)),
-}
 ATTENTIONAL_LSTM = "attentional_lstm"  # no transformer; see `pybeam.models.rnn`
 FAMILIES = {
     "m2m_100": Family(True, False, True, "sinusoidal", scale_embedding=True, activation="relu"),
@@ -84,48 +80,12 @@ FAMILIES = {
     ),
 }
 
-# a table has a bias for each distance, and no file shows how many there should be
-MAX_DISTANCE = 1 << 16
-
 # Old configs spell the family out. A config that contradicts it describes another network.
 FAMILY_FLAGS = {
     "normalize_before": "is_pre_norm",
     "normalize_embedding": "has_embedding_norm",
     "add_final_layer_norm": "has_final_norm",
 }
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """A convolution over time. There are zeros beyond the ends: n positions become ceil(n / stride)."""
-
-    name: str  # prefix of its weights, below "encoder."
-    kernel_size: int  # odd
-    stride: int
-    num_channels: int  # before a gate halves them
-
-
-@dataclass(frozen=True)
-class FrontConfig:
-    """Shapes of the convolutions that shorten what a speech encoder reads."""
-
-    num_features: int
-    convolutions: tuple[Convolution, ...]
-    activation: str  # behind each convolution: GATE or "gelu"
-
-    def num_positions(self, num_frames: int) -> int:
-        """Number of the encoder's positions for so many frames."""
-        for convolution in self.convolutions:
-            num_frames = -(-num_frames // convolution.stride)
-        return num_frames
-
-
-@dataclass(frozen=True)
-class RelativePositions:
-    """How T5 puts distances into buckets, each with a bias per head; see `relative.bucket_of`."""
-
-    num_buckets: int
-    max_distance: int  # from here on, distances share a bucket
 
 
 @dataclass(frozen=True)
@@ -238,7 +198,12 @@ def _build(
     path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
 ) -> TransformerConfig:
     is_relative = family.positions == "relative"
-    fields = Fields(path, config, names=T5_FIELDS if is_relative else {})
+    fields = Fields(path, config)
+    if is_relative:
+        # most checkpoints are not T5's
+        from pybeam.models.transformer import t5
+
+        fields = Fields(path, config, names=t5.FIELDS)
 
     def size(name: str, most: int = LARGEST) -> int:
         return positive(path, config, fields.own(name), most)
@@ -256,25 +221,11 @@ def _build(
                 f"but they are {hidden_size} and {size(heads)}"
             )
     vocab_size = size(target_name)
-    # transformers reads this of a Whisper config, but scales nothing
-    is_scaled = model_type != "whisper" and config.get("scale_embedding", family.scale_embedding)
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:
         start_id = token_id("bos_token_id", path, config, generation, None)
     eos_id, *others = eos_ids(path, config, generation, vocab_size, 1 if is_relative else None)
     pad_id = fields.optional_size("pad_token_id", 0)
-    positions = source_positions = "max_position_embeddings"
-    if family.hears:
-        positions, source_positions = "max_target_positions", "max_source_positions"
-    own: dict[str, Any] = dict(
-        max_positions=None if is_relative else size(positions),
-        max_source_positions=None if is_relative else size(source_positions),
-        activation=config.get("activation_function", family.activation),
-        embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
-        ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
-    )
-    if is_relative:
-        own |= _t5_facts(fields, model_type, family, hidden_size)
     return TransformerConfig(
         path=path,
         model_type=model_type,
@@ -292,87 +243,35 @@ def _build(
         start_id=_known(path, vocab_size, "decoder_start_token_id", start_id, target_name),
         eos_id=eos_id,
         other_eos_ids=tuple(others),
-        front=FRONTS[model_type](path, config, size) if family.hears else None,
-        **own,
+        **_family_facts(fields, model_type, family, size),
     )
 
 
-def _t5_facts(fields: Fields, model_type: str, family: Family, hidden_size: int) -> dict[str, Any]:
-    """Return what T5 and its kin have of their own."""
-    is_gated, activation = _inner_activation(fields.path, fields.config, family)
-    # T5 scales what its output layer reads if that is the token table, and mT5 never does
-    scales = fields.get("scale_decoder_outputs")
-    if scales is None:
-        scales = model_type != "mt5" and fields.get("tie_word_embeddings") is not False
-    return dict(
-        activation=activation,
-        embedding_scale=1.0,
-        ties_embeddings=True,
-        relative=_relative_positions(fields),
-        inner_head_size=positive(fields.path, fields.config, "d_kv"),
-        is_gated=is_gated,
-        norm_epsilon=fields.number("layer_norm_epsilon", 1e-6),
-        output_scale=hidden_size**-0.5 if scales else 1.0,
+def _family_facts(
+    fields: Fields, model_type: str, family: Family, size: Callable[..., int]
+) -> dict[str, Any]:
+    """Return the fields of a `TransformerConfig` whose names or meanings differ between families."""
+    config, hidden_size = fields.config, size("d_model")
+    is_relative = family.positions == "relative"
+    # transformers reads this of a Whisper config, but scales nothing
+    is_scaled = model_type != "whisper" and config.get("scale_embedding", family.scale_embedding)
+    positions = source_positions = "max_position_embeddings"
+    if family.hears:
+        positions, source_positions = "max_target_positions", "max_source_positions"
+    own: dict[str, Any] = dict(
+        max_positions=None if is_relative else size(positions),
+        max_source_positions=None if is_relative else size(source_positions),
+        activation=config.get("activation_function", family.activation),
+        embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
+        ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
     )
+    if is_relative:
+        from pybeam.models.transformer import t5
 
+        own |= t5.facts(fields, model_type, family.activation, hidden_size)
+    if family.hears:
+        # most models read
+        from pybeam.models.transformer.fronts import FRONTS
 
-def _relative_positions(fields: Fields) -> RelativePositions:
-    buckets = fields.size("relative_attention_num_buckets", 32)
-    distance = fields.size("relative_attention_max_distance", 128, most=MAX_DISTANCE)
-    if buckets % 4 or distance <= buckets // 2:
-        raise ValueError(
-            f"`relative_attention_num_buckets` in {fields.path} must be a multiple of 4, and "
-            f"`relative_attention_max_distance` more than half of it, but they are {buckets} and {distance}"
-        )
-    return RelativePositions(buckets, distance)
-
-
-def _inner_activation(path: Path, config: dict[str, Any], family: Family) -> tuple[bool, str]:
-    """Return whether inner layers are gated, and their activation."""
-    named = config.get("feed_forward_proj", family.activation)
-    *gate, activation = named.split("-")
-    if gate not in ([], ["gated"]):
-        raise ValueError(
-            f"`feed_forward_proj` in {path} must be an activation, or 'gated-' and an activation, but is "
-            f"{named!r}"
-        )
-    # this name has always stood for the approximation
-    return bool(gate), "gelu_new" if gate and activation == "gelu" else activation
-
-
-def _gated_front(path: Path, config: dict[str, Any], size: Callable[..., int]) -> FrontConfig:
-    kernels = config.get("conv_kernel_sizes")
-    if (
-        not isinstance(kernels, list)
-        or not kernels
-        or not all(isinstance(kernel, int) and kernel > 0 and kernel % 2 for kernel in kernels)
-        or len(kernels) != config.get("num_conv_layers", len(kernels))
-    ):
-        raise ValueError(
-            f"`conv_kernel_sizes` in {path} must be `num_conv_layers` odd integers, but is {kernels!r}"
-        )
-    channels = size("conv_channels")
-    if channels % 2:
-        raise ValueError(f"`conv_channels` in {path} must be even, but is {channels}")
-    num_channels = config.get("input_channels", 1)
-    if num_channels != 1:
-        raise ValueError(f"`input_channels` in {path} must be 1, but is {num_channels!r}")
-    rows = [channels] * (len(kernels) - 1) + [2 * size("d_model")]
-    convolutions = tuple(
-        Convolution(f"conv.conv_layers.{i}", kernel, 2, num)
-        for i, (kernel, num) in enumerate(zip(kernels, rows, strict=True))
-    )
-    return FrontConfig(size("input_feat_per_channel", MAX_FEATURES), convolutions, GATE)
-
-
-def _whisper_front(path: Path, config: dict[str, Any], size: Callable[..., int]) -> FrontConfig:
-    d = size("d_model")
-    convolutions = Convolution("conv1", 3, 1, d), Convolution("conv2", 3, 2, d)
-    return FrontConfig(size("num_mel_bins", MAX_FEATURES), convolutions, "gelu")
-
-
-FRONTS: dict[str, Callable[..., FrontConfig | ConformerConfig]] = {
-    "speech_to_text": _gated_front,
-    "whisper": _whisper_front,
-    "fireredasr": read_conformer,
-}
+        own["front"] = FRONTS[model_type](fields.path, config, size)
+    return own

@@ -14,10 +14,10 @@ from pybeam.backends import Backend, torch_layers
 from pybeam.backends.packing import Quantised
 from pybeam.models.linear import GatedLinear, Linear, PackedLinear
 from pybeam.models.transformer.norms import Norm, Norms
-from pybeam.models.transformer.relative import RelativeBias
 
 if TYPE_CHECKING:
     from pybeam.models.transformer.experts import Experts
+    from pybeam.models.transformer.relative import RelativeBias
     from pybeam.models.transformer.rotary import RotaryTable
 
 # [V, d]: as it is, or the output layer where that has the same table

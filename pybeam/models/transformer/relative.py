@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pybeam.models.transformer.config import RelativePositions
+
+@dataclass(frozen=True)
+class RelativePositions:
+    """How T5 puts distances into buckets, each with a bias per head; see `bucket_of`."""
+
+    num_buckets: int
+    max_distance: int  # from here on, distances share a bucket
 
 
 class RelativeBias(NamedTuple):

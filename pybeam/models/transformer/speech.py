@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
 from pybeam.models.linear import Linear
-from pybeam.models.transformer.config import GATE, Convolution, FrontConfig
+from pybeam.models.transformer.fronts import GATE, Convolution, FrontConfig
 from pybeam.models.transformer.model import Transformer, Weights
-from pybeam.models.transformer.sources import SpeechSources
+from pybeam.models.transformer.sources import SharedFeatures, TextSources
+from pybeam.models.weights import WeightReader
 
 
 class Subsampler:
@@ -35,6 +38,20 @@ class Subsampler:
 
     def __init__(self, layers: Sequence[Linear], config: FrontConfig) -> None:
         self.layers, self.config = layers, config
+
+    @classmethod
+    def read(cls, reader: WeightReader, config: FrontConfig) -> Subsampler:
+        """Build the convolutions of a config from their weights."""
+        layers, columns = [], config.num_features
+        is_gated = config.activation == GATE
+        for convolution in config.convolutions:
+            rows, name = convolution.num_channels, f"encoder.{convolution.name}"
+            shape = rows, columns, convolution.kernel_size
+            weight = by_position(reader.matrix([f"{name}.weight"], *shape))
+            bias = reader.vector(f"{name}.bias", rows)
+            layers.append(reader.linear(weight, bias, None if is_gated else config.activation))
+            columns = rows // 2 if is_gated else rows
+        return cls(layers, config)
 
     def with_backend(self, backend: Backend) -> Subsampler:
         """The same convolutions, computed by this backend module."""
@@ -67,6 +84,65 @@ def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, 
     position = np.arange(after.sum()) - np.repeat(np.cumsum(after) - after, after)  # [n]
     row = first + stride * position[:, None] + np.arange(size) - size // 2  # [n, k]
     return np.where((row < first) | (row >= end), length.sum(), row), after
+
+
+def by_position(weight: Tensor | Quantised) -> Tensor | Quantised:
+    """Flatten windows of a convolution [rows, columns, k], position by position: [rows, k * columns]."""
+    windows = weight.q if isinstance(weight, Quantised) else weight
+    flat = windows.transpose(1, 2).flatten(1).contiguous()
+    return Quantised(flat, weight.scale) if isinstance(weight, Quantised) else flat
+
+
+class SpeechSources(TextSources):
+    """A model whose sources are float features [E, F], a line per frame, as `pybeam.speech` makes them.
+
+    |x|, the length in limits and rewards, is the number of the encoder's positions, not of frames.
+    """
+
+    takes_features = True
+
+    def check(self, source: Any) -> Any:
+        """Return the features as a float32 tensor [E, F] on the host; `SharedFeatures` stay what they are.
+
+        Raises:
+            TypeError: the source is no float tensor or array.
+            ValueError: the source has another shape, is too long, or holds NaN or infinities.
+        """
+        if isinstance(source, SharedFeatures):
+            if source.states is None:
+                source.features = self.check(source.features)
+            return source
+        num_features, limit = self.config.sound.num_features, self.config.max_source_positions
+        expected = f"`source` must be a float tensor of features [E, {num_features}]"
+        if isinstance(source, np.ndarray):
+            source = torch.from_numpy(source)
+        if not isinstance(source, Tensor):
+            raise TypeError(
+                f"{expected}, but is {type(source).__name__}; "
+                "see pybeam.speech.load_feature_extractor"
+            )
+        if not source.dtype.is_floating_point:
+            raise TypeError(f"{expected}, but holds {source.dtype}")
+        if source.ndim != 2 or source.shape[1] != num_features:
+            raise ValueError(
+                f"{expected}, but is {list(source.shape)}; give one recording per request, and the "
+                "features that the model was trained on"
+            )
+        length = self.source_length(source)
+        assert limit is not None
+        if length > limit:
+            raise ValueError(
+                f"`source` must have at most {limit} positions (`max_source_positions`), but its "
+                f"{source.shape[0]} frames become {length}; split the recording"
+            )
+        features = source.detach().cpu().float()
+        if not features.isfinite().all():
+            raise ValueError(f"{expected}, but holds NaN or infinities; is the recording sound?")
+        return features
+
+    def source_length(self, source: Tensor | SharedFeatures) -> int:
+        """Number of the encoder's positions."""
+        return self.config.sound.num_positions(SharedFeatures.of(source).features.shape[0])
 
 
 class SpeechTransformer(SpeechSources, Transformer):

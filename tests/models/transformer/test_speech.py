@@ -12,7 +12,7 @@ import pybeam
 from pybeam import backends
 from pybeam.cli.profile import random_sources
 from pybeam.models.linear import PlainLinear
-from pybeam.models.transformer.config import GATE, Convolution, FrontConfig
+from pybeam.models.transformer.fronts import GATE, Convolution, FrontConfig
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 from support.session_driver import SessionDriver, straight_line
 from support.speech_models import NUM_FEATURES, VOCAB, random_features, save_tiny_speech_model

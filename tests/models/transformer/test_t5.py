@@ -14,8 +14,8 @@ from pybeam.compat import huggingface
 from pybeam.export import export_onnx
 from pybeam.models import load_model
 from pybeam.models.linear import can_pack
-from pybeam.models.transformer.config import RelativePositions, read_config
-from pybeam.models.transformer.relative import RelativeBias, bucket_of
+from pybeam.models.transformer.config import read_config
+from pybeam.models.transformer.relative import RelativeBias, RelativePositions, bucket_of
 from support.threads import every_thread_count
 from support.tiny_models import T5_KINDS, save_tiny_model, tiny_model
 
