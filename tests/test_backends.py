@@ -13,13 +13,16 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends import Backend, absent
+from pybeam.backends import Backend, absent, defaults, reference, torch_catalogue, torch_layers
 from support.search_models import random_model
 
-CONTRACT = {
-    name: [*inspect.signature(function).parameters][1:]
-    for name, function in vars(Backend).items()
-    if inspect.isfunction(function) and not name.startswith("_")
+# the functions whose parameters stand in another module than `Backend`
+STATED = {
+    reference: "gather_rows scatter_rows backtrace",
+    torch_catalogue: "catalogue_columns",
+    torch_layers: "linear embed layer_norm rms_norm add_norm rotary gated soft_cap prompt_attention glu "
+    "lstm_cell mixture",
+    defaults: "log_softmax rounded_rows",
 }
 
 
@@ -30,6 +33,16 @@ def parameters(function) -> list[str]:
         return [argument.name for argument in schema.arguments]
     every = inspect.signature(function).parameters.values()
     return [p.name for p in every if p.kind != p.KEYWORD_ONLY]
+
+
+CONTRACT = {
+    name: parameters(function)[1:]
+    for name, function in vars(Backend).items()
+    if inspect.isfunction(function) and not name.startswith("_")
+}
+CONTRACT["catalogue_walk"] = parameters(torch_catalogue.catalogue_walk)[1:]
+for stated, names in STATED.items():
+    CONTRACT |= {name: parameters(getattr(stated, name)) for name in names.split()}
 
 
 @pytest.mark.parametrize("name", backends.available())

@@ -40,6 +40,7 @@ from pybeam.contracts import (
 log = logging.getLogger(__name__)
 
 NAMES = ("reference", "native", "triton")
+OptionalTensor = Tensor | None
 
 watch_forks()
 poison_new_tensors()
@@ -97,28 +98,6 @@ class Backend(Protocol):
     # whether products add to what they find where they write; else `add_norm` adds
     adds_in_products: bool
 
-    # `torch_layers.add_norm`, `torch_gumbel.perturb`, `packing.fill_panels` and the functions of `defaults`
-    # in `pybeam.backends` say what these do
-    def add_norm(
-        self,
-        x: Tensor,
-        product: Tensor,
-        bias: Tensor | None,
-        weight: Tensor,
-        shift: Tensor | None,
-        epsilon: float,
-        /,
-    ) -> Tensor: ...
-
-    perturb: Callable[..., Tensor]
-
-    restore_log_probs: Callable[..., Tensor]
-    fill_panels: Callable[[Tensor, Tensor], None]
-
-    def log_softmax(self, logits: Tensor, /) -> Tensor: ...
-
-    def rounded_rows(self, x: Tensor, /) -> tuple[Tensor, Tensor]: ...
-
     # whether neighbours among processors change logits in one call of `edit_logits`
     edits_together: bool
 
@@ -155,109 +134,35 @@ class Backend(Protocol):
         `choose`, and `take` is given survivors of R beams of one row. `commit` accepts what is proven.
         """
 
-    def gather_rows(self, tensors: list[Tensor], source: Tensor, target: Tensor, /) -> None:
-        """`pybeam.ops.gather_rows`, which also checks its arguments."""
+    # `pybeam.ops` says what these do, and checks their arguments
+    gather_rows: Callable[[list[Tensor], Tensor, Tensor], None]
+    scatter_rows: Callable[[Tensor, Tensor, Tensor], None]
+    backtrace: Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
-    def scatter_rows(self, pool: Tensor, index: Tensor, rows: Tensor, /) -> None:
-        """`pybeam.ops.scatter_rows`, which also checks its arguments."""
+    # `torch_catalogue` says what these do
+    catalogue_walk: Callable[..., Tensor]
+    catalogue_columns: Callable[[CatalogueArrays, Tensor, Tensor, Tensor, ColumnRules], Tensor]
 
-    def backtrace(
-        self, token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int, /
-    ) -> tuple[Tensor, Tensor]:
-        """`pybeam.ops.backtrace`, which also checks its arguments."""
+    # `torch_layers` says what these do
+    linear: Callable[[Tensor, Tensor, Tensor, OptionalTensor, OptionalTensor, int, bool], None]
+    embed: Callable[[Tensor, Tensor, Tensor, OptionalTensor, int, Tensor, float], Tensor]
+    layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    add_norm: Callable[[Tensor, Tensor, OptionalTensor, Tensor, OptionalTensor, float], Tensor]
+    rotary: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    gated: Callable[[Tensor, int], Tensor]
+    soft_cap: Callable[[Tensor, float], None]
+    prompt_attention: Callable[..., Tensor]
+    glu: Callable[[Tensor], Tensor]
+    lstm_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    mixture: Callable[[Tensor, Sequence[Tensor]], None]
 
-    def catalogue_walk(
-        self,
-        arrays: CatalogueArrays,
-        parent: Tensor,
-        state: Tensor,
-        row_slot: Tensor,
-        node: Tensor,
-        token: Tensor,
-        num_generated: Tensor,
-        /,
-    ) -> Tensor:
-        """Return where rows are in a catalogue's tree: nodes [R] int32, -1 outside.
-
-        They are noted in `state` [S, N], by slot and node of the token trees, whose parents are `parent`
-        [S, N]. A row goes on from where its parent is by its token [R]; one that has generated none is at the
-        root.
-        """
-
-    def catalogue_columns(
-        self,
-        arrays: CatalogueArrays,
-        logits: Tensor,
-        node: Tensor,
-        line: Tensor,
-        rules: ColumnRules,
-        /,
-    ) -> Tensor:
-        """Return log-probabilities [R, M + 1] of EOS and of the tokens that may follow nodes [R].
-
-        A token's column is its edge, counted from the first edge of its node, behind that of EOS if
-        `rules.eos_first`. Filters line[R] say what is allowed; the rest is -inf. A row with a NaN or +inf
-        is NaN.
-        """
-
-    def linear(
-        self,
-        out: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        scale: Tensor | None,
-        bias: Tensor | None,
-        activation: int,
-        adds: bool,
-        /,
-    ) -> None:
-        """See `pybeam.backends.torch_layers.linear`. The functions below are in that module, too."""
-
-    def embed(
-        self,
-        token: Tensor,
-        position: Tensor,
-        table: Tensor,
-        scale: Tensor | None,
-        vocab_size: int,
-        position_table: Tensor,
-        embedding_scale: float,
-        /,
-    ) -> Tensor: ...
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, /) -> Tensor: ...
-
-    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float, /) -> Tensor: ...
-
-    def rotary(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, /) -> Tensor: ...
-
-    def gated(self, x: Tensor, activation: int, /) -> Tensor: ...
-
-    def soft_cap(self, x: Tensor, cap: float, /) -> None: ...
-
-    # the parameters are the tensors of attention, which kernels take one by one
-    def prompt_attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        offset: Tensor,
-        slot: Tensor,
-        cell: Tensor,
-        num_cells: Tensor,
-        position: Tensor,
-        scale: float,
-        window: int,
-        soft_cap: float,
-        bias: Tensor | None = None,
-        /,
-    ) -> Tensor: ...
-
-    def glu(self, x: Tensor, /) -> Tensor: ...
-
-    def lstm_cell(self, gates: Tensor, cell: Tensor, /) -> tuple[Tensor, Tensor]: ...
-
-    def mixture(self, out: Tensor, logits: Sequence[Tensor], /) -> None: ...
+    # `torch_gumbel`, `packing` and `defaults` say what these do
+    perturb: Callable[..., Tensor]
+    fill_panels: Callable[[Tensor, Tensor], None]
+    log_softmax: Callable[[Tensor], Tensor]
+    rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]]
+    restore_log_probs: Callable[..., Tensor]
 
 
 @cache

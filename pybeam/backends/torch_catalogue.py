@@ -49,7 +49,12 @@ def catalogue_walk(
     token: Tensor,
     num_generated: Tensor,
 ) -> Tensor:
-    """`Backend.catalogue_walk`, with a function that finds children as `catalogue_child` does."""
+    """Return where rows are in a catalogue's tree: nodes [R] int32, -1 outside.
+
+    They are noted in `state` [S, N], by slot and node of the token trees, whose parents are `parent`
+    [S, N]. A row goes on from where its parent is by its token [R]; one that has generated none is at the
+    root. `child`, which backends give, does what `catalogue_child` does.
+    """
     slot, own = row_slot.long(), node.long()
     before = state[slot, parent[slot, own].long().clamp(min=0)]
     here = torch.where(num_generated > 0, child(arrays, before, token), ROOT)
@@ -75,6 +80,12 @@ def catalogue_child(arrays: CatalogueArrays, node: Tensor, token: Tensor) -> Ten
 def catalogue_columns(
     arrays: CatalogueArrays, logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
 ) -> Tensor:
+    """Return log-probabilities [R, M + 1] of EOS and of the tokens that may follow nodes [R].
+
+    A token's column is its edge, counted from the first edge of its node, behind that of EOS if
+    `rules.eos_first`. Filters line[R] say what is allowed; the rest is -inf. A row with a NaN or +inf
+    is NaN.
+    """
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     begin, end = edges_of(arrays, node)
     # as many as any node needs, because torch sums in an order that depends on the number
