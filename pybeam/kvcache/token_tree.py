@@ -215,30 +215,3 @@ class TokenTree:
         is_forgotten[live.long()] = False
         is_forgotten[torch.where(new < 0, nowhere, new).long()] = True
         return is_forgotten[:-1]
-
-    def check(self) -> None:
-        """Assert the invariants: every owned cell is either live or free, no cell or page has two owners."""
-        pages = self.free_page[: int(self.num_free_pages)].tolist()
-        for p in range(self.num_nodes.numel()):
-            owned = self.page[p, : int(self.num_pages[p])].tolist()
-            cells = [q * PAGE_CELLS + i for q in owned for i in range(PAGE_CELLS)]
-            live = self.live_cell[p, : int(self.num_live[p])].tolist()
-            free = self.free_cell[p, : int(self.num_free[p])].tolist()
-            assert sorted(live + free) == sorted(cells), f"slot {p} has lost or doubled a cell"
-            assert self._all_are_seen(p, live), f"slot {p} keeps a node no row sees"
-            pages += owned
-        assert sorted(pages) == list(range(self.num_total_pages)), "a page has two owners or none"
-
-    def _all_are_seen(self, p: int, live: list[int]) -> bool:
-        """Whether some row sees each live cell. Asserts that paths end in the rows' own cells."""
-        if not self.has_paths:
-            return bool((self.live_mask[p, : len(live)] != 0).any(-1).all())
-        seen: set[int] = set()
-        for entry, path in enumerate(self.path[p, :, : int(self.path_length[p])].tolist()):
-            if not live or not path or path[-1] < 0:
-                assert all(place < 0 for place in path), f"entry {entry} of slot {p} has no row"
-                continue
-            assert path == sorted(set(path)), f"the path of entry {entry} of slot {p} turns back"
-            assert live[path[-1]] == int(self.row_cell[p, entry])
-            seen.update(path)
-        return seen == set(range(len(live)))

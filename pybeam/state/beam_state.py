@@ -1,7 +1,7 @@
 """The state of all live sources: beams, finished hypotheses, limits, and the token tree.
 
 Every array has one line per slot. The loop moves rows in two ways: `Step.commit` ends a step of sources, and
-`BeamState.close` ends the sources; `BeamState.check` asserts the invariants.
+`BeamState.close` ends the sources.
 """
 
 from __future__ import annotations
@@ -213,16 +213,3 @@ class BeamState:
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
         self._arrays.program.close(list(slots))
-
-    def check(self) -> None:
-        """Assert the invariants; tests call this after every step."""
-        tree, beams = self._arrays.tree, self._arrays.beams
-        tree.check()
-        for p in range(beams.num_entries.numel()):
-            alive, n = beams.is_alive[p].tolist(), int(beams.num_entries[p])
-            assert not any(alive[n:]), f"slot {p} has rows behind its last entry"
-            assert sum(alive) == int(beams.num_rows[p]), f"slot {p} counts its rows wrongly"
-            score = beams.score[p, :n].tolist()
-            assert score == sorted(score, reverse=True), f"slot {p} is out of order"
-            nodes = tree.row_node[p, :n].tolist()
-            assert all(0 <= node < int(tree.num_nodes[p]) for node in nodes)

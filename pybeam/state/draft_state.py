@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import DRAFT_COLUMNS, FILL_LAST, NULL_SLOT, RUNNING, Drafts
+from pybeam.backends.arrays import DRAFT_COLUMNS, FILL_LAST, Drafts
 from pybeam.backends.tensor_beams import given_tokens, select_rows
 from pybeam.backends.transfer import all_to_device
-from pybeam.contracts import PAGE_CELLS, Survivors
+from pybeam.contracts import Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
 from pybeam.state.forced_decoding import Entries, force
@@ -139,28 +139,3 @@ class DraftState(BeamState):
         super()._forget()
         is_empty = self.tree.num_pages == 0
         poison.forget([array[1:] for array in self.drafts], is_empty[1:])
-
-    def check(self) -> None:
-        tree, beams = self._arrays.tree, self._arrays.beams
-        pages = tree.free_page[: int(tree.num_free_pages)].tolist()
-        for p in range(beams.num_rows.numel()):
-            owned = tree.page[p, : int(tree.num_pages[p])].tolist()
-            pages += owned
-            if p == NULL_SLOT or not owned or int(beams.reason[p]) != RUNNING:
-                assert not int(beams.num_rows[p]), f"slot {p} has rows and is not live"
-                continue
-            depth, n = int(beams.depth[p]), int(beams.num_rows[p])
-            assert n >= 1 and beams.is_alive[p].tolist() == [
-                q < n for q in range(self._arrays.width_capacity)
-            ]
-            assert int(tree.num_live[p]) == int(tree.num_nodes[p]) == depth + n
-            assert tree.row_node[p, :n].tolist() == list(range(depth, depth + n))
-            assert tree.parent[p, : depth + n].tolist() == list(range(-1, depth + n - 1))
-            cells = [PAGE_CELLS * q + u for q in owned for u in range(PAGE_CELLS)][: depth + n]
-            assert tree.live_cell[p, : depth + n].tolist() == cells, f"slot {p} has lost its cells"
-            assert tree.row_cell[p, :n].tolist() == cells[depth:]
-            seen = tree.live_mask[p, : depth + n]  # [n, W]
-            for q in range(n):
-                sees = (seen[:, q // 64] >> (q % 64) & 1).tolist()
-                assert sees == [u <= depth + q for u in range(depth + n)], f"row {q} of slot {p}"
-        assert sorted(pages) == list(range(tree.num_total_pages)), "a page has two owners or none"

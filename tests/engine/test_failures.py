@@ -21,6 +21,7 @@ from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
 from pybeam.models.function import FunctionSession
+from support.invariants import check_all_is_given_back
 from support.laws import CheckedEngine, essence
 from support.search_models import BOS, EOS, random_model
 
@@ -215,19 +216,12 @@ def run(workspace: Workspace, schedule, requests, **wants) -> list[pybeam.Result
     return sorted(results, key=lambda result: result.index)
 
 
-def assert_all_is_given_back(workspace: Workspace) -> None:
-    state = workspace.state
-    state.check()
-    assert int(state.tree.num_free_pages) == state.tree.num_total_pages
-    assert len(set(workspace.slots.free)) == len(workspace.slots.free) == workspace.slots.num - 1
-
-
 def assert_fails_alone(fault: Fault, schedule, requests: Callable, **wants) -> None:
     """Two decodings in one workspace, the first with the fault, the second without."""
     wants["alignment"] = fault.alignment
     workspace = Workspace(fault.model, fault.algorithm, backends.load(BACKEND))
     results = run(workspace, schedule, requests(), **wants)
-    assert_all_is_given_back(workspace)
+    check_all_is_given_back(workspace)
     switch.is_on = False
     healthy = run(workspace, schedule, requests(), **wants)
     fresh = Workspace(fault.model, fault.algorithm, backends.load(BACKEND))
@@ -298,7 +292,7 @@ def test_what_all_share_fails_the_sources_of_that_step(name, late):
         assert all(results[i].error is model.error for i in model.seen)
         kept = [result for result in expected if result.index not in model.seen]
         assert essence(result for result in results if not result.error) == essence(kept)
-        assert_all_is_given_back(workspace)
+        check_all_is_given_back(workspace)
         again = run(workspace, SCHEDULES[name], requests, reads_late=late)
         assert essence(again) == essence(expected)
 
@@ -310,7 +304,7 @@ def test_a_step_that_fails_after_it_has_begun_to_change_things_fails_its_sources
     requests = [pybeam.Request([1], source_id=i) for i in range(11)]
     results = run(workspace, pybeam.Fifo(4), requests)
     assert all(isinstance(result.error, Oops) and result.steps == 1 for result in results)
-    assert_all_is_given_back(workspace)
+    check_all_is_given_back(workspace)
     switch.is_on = False
     expected = pybeam.Decoder(GOOD, workspace.algorithm, backend=BACKEND).decode(requests)
     assert essence(run(workspace, pybeam.Fifo(4), requests)) == essence(expected)
@@ -325,7 +319,7 @@ def test_a_processor_that_always_fails_fails_everybody(late):
     workspace = Workspace(GOOD, algorithm, backends.load(BACKEND))
     results = run(workspace, pybeam.Streaming(4), [[1]] * 9, reads_late=late)
     assert [str(result.error) for result in results] == ["always"] * 9
-    assert_all_is_given_back(workspace)
+    check_all_is_given_back(workspace)
 
 
 def test_a_failed_group_counts_what_its_request_has_cost():
@@ -358,7 +352,7 @@ def test_a_step_that_fails_while_it_is_captured_runs_without_a_graph():
     with pytest.warns(RuntimeWarning, match="runs without one: Oops: in a graph"):
         results = run(workspace, pybeam.Batch(4), [[1]] * 8, reads_late=True)
     assert all(result.hypotheses and result.error is None for result in results)
-    assert_all_is_given_back(workspace)
+    check_all_is_given_back(workspace)
 
 
 def test_an_interrupt_is_no_failure_of_a_request():

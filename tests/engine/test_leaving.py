@@ -22,6 +22,7 @@ from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.models.function import FunctionModel, FunctionSession
 from pybeam.request import Partial
+from support.invariants import check_all_is_given_back
 from support.laws import ALGORITHMS, SOURCES, CheckedEngine, decoded, essence, schedules
 from support.search_models import BOS, EOS, random_model
 
@@ -82,10 +83,7 @@ def run(algorithm, schedule, arrivals, model, **wants):
         else:
             assert item.index not in results, "it has two results"
             results[item.index] = item
-    state = workspace.state
-    state.check()
-    assert int(state.tree.num_free_pages) == state.tree.num_total_pages
-    assert len(set(workspace.slots.free)) == len(workspace.slots.free) == workspace.slots.num - 1
+    check_all_is_given_back(workspace)
     return results, partials
 
 

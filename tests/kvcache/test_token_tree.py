@@ -11,6 +11,7 @@ from pybeam.contracts import MASK_WIDTH, Survivors
 from pybeam.kvcache import token_tree
 from pybeam.kvcache.token_tree import TokenTree
 from support.asserts import tree_in_use
+from support.invariants import check_tree
 from support.threads import every_thread_count
 from support.tree_beams import EOS, Beams, ints, new_tree, places_seen
 
@@ -78,7 +79,7 @@ def test_random_beams(backend, device, width):
             tree.release(ints(closed).to(device))
             tree.open(ints(opened).to(device), start_id=1)
             tree.append(ints(moving).to(device), survivors, eos_id=EOS)
-            tree.check()
+            check_tree(tree)
             assert_rows_see_ancestors(tree, beams)
         assert tree_in_use(trees[0]) == tree_in_use(trees[-1])
         for p in open_slots:
@@ -99,7 +100,7 @@ def test_pages_do_not_depend_on_threads(native):
         beams.open(slots)
         for _ in range(10):
             tree.append(ints(slots), beams.step(slots), eos_id=EOS)
-        tree.check()
+        check_tree(tree)
         states.append(tree_in_use(tree))
     assert all(state == states[0] for state in states)
 
@@ -114,7 +115,7 @@ def test_release_returns_every_page(backend, device):
     assert int(tree.num_free_pages) < num_free_pages
     tree.release(ints([0, 2]).to(device))
     assert int(tree.num_free_pages) == num_free_pages
-    tree.check()
+    check_tree(tree)
 
 
 def test_growing_keeps_what_is_there(backend, device):
@@ -126,7 +127,7 @@ def test_growing_keeps_what_is_there(backend, device):
     tree.reserve_pages(100)
     assert_rows_see_ancestors(tree, beams)
     tree.append(ints([1]).to(device), beams.step([1]), eos_id=EOS)
-    tree.check()
+    check_tree(tree)
     assert_rows_see_ancestors(tree, beams)
 
 

@@ -13,6 +13,7 @@ from pybeam import backends
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.cells import Cells
 from support.asserts import assert_close, tree_in_use
+from support.invariants import check_tree
 from support.tree_beams import EOS, Beams, ints, new_tree, places_seen
 
 HEADS, SIZE = 2, 8
@@ -65,7 +66,7 @@ def check_law(
         survivors = beams.step(moving)
         for tree in trees:
             tree.append(ints(moving).to(device), survivors, eos_id=EOS)
-            tree.check()
+            check_tree(tree)
         left, right = tree_in_use(masks), tree_in_use(paths)
         assert {k: v for k, v in left.items() if k not in SIGHT} == {
             k: v for k, v in right.items() if k not in SIGHT
@@ -130,7 +131,7 @@ def test_masks_become_paths(backend, device):
     assert tree.has_paths
     for _ in range(2):
         assert tree_in_use(tree) == tree_in_use(other)
-        tree.check()
+        check_tree(tree)
         survivors = beams.step([0, 2])
         for one in (tree, other):
             one.append(ints([0, 2]).to(device), survivors, eos_id=EOS)
@@ -157,7 +158,7 @@ def test_wide_beams(backend, device, width):
         for one in (tree, oracle):
             on_device = type(survivors)(*[value.to(one.token.device) for value in survivors])
             one.append(ints([1, 0]).to(one.token.device), on_device, eos_id=EOS)
-            one.check()
+            check_tree(one)
         assert tree_in_use(tree) == tree_in_use(oracle)
         cells = cells_of(oracle, [0, 1])
         expected = attended(oracle, cells, "reference")

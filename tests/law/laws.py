@@ -17,6 +17,7 @@ from law.entries import Outcome, handed_in, run
 from law.oracle import assert_as_in_plain_python
 from pybeam.limits import SourceLimit
 from pybeam.request import Hypothesis, Request, Result
+from support.invariants import check_state
 
 # sums of a row hang on its neighbours there, so that scores are equal up to rounding
 INEXACT = ("wrapped-bart", "wrapped-mistral", "wrapped-mamba", "onnx")
@@ -170,7 +171,7 @@ def assert_nothing_is_left(outcome: Outcome) -> None:
     """Law 5: all slots, pages and cells are free when nothing is decoded any more."""
     for decoder in outcome.decoders:
         for work in decoder._idle:
-            work.state.check()
+            check_state(work.state)
             tree = work.state.tree
             assert int(tree.num_free_pages) == tree.num_total_pages, "a page is left"
             assert len(set(work.slots.free)) == work.slots.num - 1, "a slot is left"

@@ -15,6 +15,7 @@ from pybeam.backends.torch_gumbel import gumbel_noise, log1mexp, mixed, softplus
 from pybeam.state.beam_state import BeamState
 from pybeam.state.step import StepPlan
 from support import processor_oracles as oracles
+from support.invariants import check_state
 from support.laws import decoded
 from support.search_models import BOS, EOS, next_logits, random_model
 from support.statistics import chi_square
@@ -256,4 +257,4 @@ def test_where_nothing_moves_nothing_is_restored(backend):
     step = state.begin(StepPlan(slot, 0, LENGTH))
     step.choose(torch.zeros(0, V))
     step.commit(slot)
-    state.check()
+    check_state(state)

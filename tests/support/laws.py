@@ -11,6 +11,7 @@ from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
+from support.invariants import check_state
 
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=15),
@@ -78,7 +79,7 @@ class CheckedEngine(Engine):
 
     def _advance(self) -> None:
         super()._advance()
-        self._work.state.check()
+        check_state(self._work.state)
 
     def stream(self, requests) -> Stream:
         return Stream(self.run(requests), CPU)

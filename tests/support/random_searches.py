@@ -21,6 +21,7 @@ from pybeam.state.report import FinishedHypothesis, Report
 from pybeam.state.step import StepPlan
 from pybeam.stopping import Stop
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
+from support.invariants import check_state
 
 NUM_SLOTS, LENGTH = 5, 24
 EMPTY = NUM_SLOTS  # a slot that is never opened
@@ -207,7 +208,7 @@ class Searches:
 
     def check(self) -> None:
         for state in self.states:
-            state.check()
+            check_state(state)
         first, *others = map(in_use, self.states)
         assert all(other == first for other in others)
 

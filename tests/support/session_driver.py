@@ -9,6 +9,7 @@ from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
+from support.invariants import check_tree
 
 NO_EOS = -1  # in these tests EOS is a token like any other
 
@@ -91,7 +92,7 @@ class SessionDriver:
             ),
             eos_id=NO_EOS,
         )
-        self.tree.check()
+        check_tree(self.tree)
         width = self.size[1]
         moves = [
             (slot * width + parent, slot * width + entry)

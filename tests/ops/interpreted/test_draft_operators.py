@@ -15,6 +15,7 @@ from pybeam.state.draft_state import DraftState
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.step import StepPlan
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
+from support.invariants import check_state
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 NUM_SLOTS, LENGTH = 4, 24
@@ -119,7 +120,7 @@ class Searches:
 
     def check(self) -> None:
         for state in self.states:
-            state.check()
+            check_state(state)
         native, ours = self.states
         assert in_use(native) == in_use(ours)
         assert bits(native.drafts.ints) == bits(ours.drafts.ints)

@@ -9,6 +9,7 @@ from pybeam import backends
 from pybeam.backends.arrays import tree_survivors
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.token_tree import TokenTree
+from support.invariants import check_tree
 
 EOS = 2
 CANARY = -1_000_003
@@ -34,7 +35,7 @@ class GuardedTree(TokenTree):
             self._guarded.append(held)
 
     def check(self) -> None:
-        super().check()
+        check_tree(self)
         for held in self._guarded:
             assert bool((held[:BORDER] == CANARY).all())
             assert bool((held[-BORDER:] == CANARY).all())
