@@ -87,7 +87,7 @@ def test_lines_of_slots_and_places_behind_the_last(monkeypatch, backend):
 
     def look(work, rows):
         tree, beams = work.tree, work.state.beams
-        [own] = [kept for kept in work.state._arrays.processors._processors if kept.arrays]
+        [own] = [kept for kept in work.state.processors._processors if kept.arrays]
         parameters, state = own.arrays[0], own.arrays[-1]
         assert not is_poison(tree.token[0]) and not is_poison(beams.floats[0])
         for p in range(1, work.slots.num):
@@ -151,7 +151,7 @@ def test_what_processors_keep_for_empty_slots(monkeypatch, tmp_path):
     found = set()
 
     def look(work, rows):
-        chain = work.state._arrays.processors
+        chain = work.state.processors
         [shared] = [kept._shared for kept in chain._processors if kept._shared is not None]
         is_empty = work.tree.num_pages == 0
         is_empty[0] = False

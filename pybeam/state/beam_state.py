@@ -12,57 +12,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import Beams, PlanRules, RowArrays
+from pybeam.backends import poison
+from pybeam.backends.arrays import PlanRules, RowArrays
 from pybeam.backends.torch_plan import Choose, planned
 from pybeam.backends.transfer import to_device
-from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
-from pybeam.search.algorithms import Algorithm
 from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.step import Step, StepPlan
 
 
-class BeamState:
-    """The beams of all live sources, and the operations on them. The arrays are `LiveArrays`.
+class BeamState(LiveArrays):
+    """The beams of all live sources, and the operations on them.
 
     `DraftState` is the same for an algorithm that guesses tokens ahead.
     """
 
     step: ClassVar[type[Step]] = Step
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        eos_ids: tuple[int, ...],
-        backend: Backend,
-        device: torch.device,
-    ) -> None:
-        self._arrays = LiveArrays(algorithm, eos_ids, backend, device)
-
-    @property
-    def tree(self) -> TokenTree:
-        return self._arrays.tree
-
-    @property
-    def beams(self) -> Beams:
-        return self._arrays.beams
-
     @property
     def prefix_reach(self) -> int | None:
         """See `ProcessorChain`."""
-        return self._arrays.processors.prefix_reach
+        return self.processors.prefix_reach
 
     @property
     def reads_ahead(self) -> bool:
         """Whether beams may take tokens of a prefix at once. State of processors goes from token to token."""
-        return self.prefix_reach is not None and not self._arrays.processors.has_state
-
-    @property
-    def width_capacity(self) -> int:
-        """Number of entries that every beam has room for."""
-        return self._arrays.width_capacity
+        return self.prefix_reach is not None and not self.processors.has_state
 
     def reserve(
         self, num_slots: int, width: int, length: int, num_nodes: int | None = None
@@ -72,10 +48,10 @@ class BeamState:
         `num_nodes` None: as many as a beam of that width and length may need. If there is no memory, all is
         as before.
         """
-        owners = self._arrays, self._arrays.tree
+        owners = self, self.tree
         before = [dict(vars(owner)) for owner in owners]
         try:
-            self._reserve(num_slots, width, length, num_nodes)
+            self.grow(num_slots, width, length, num_nodes)
         except BaseException:
             # some arrays have grown, into new tensors, and they must all agree
             for owner, attributes in zip(owners, before, strict=True):
@@ -83,23 +59,12 @@ class BeamState:
             raise
         # tokens of prefixes are read before the first step begins
         if poison.IS_ON:
-            self._forget()
-
-    def _reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
-        self._arrays.reserve(num_slots, width, length, num_nodes)
-
-    def _forget(self) -> None:
-        """See `LiveArrays.forget`."""
-        self._arrays.forget()
-
-    def buffers(self) -> tuple[Tensor, ...]:
-        """Return all arrays as they are now. A captured step refers to them."""
-        return self._arrays.buffers()
+            self.forget()
 
     @property
     def options(self) -> tuple[bool, ...]:
         """The rules that a captured step has as constants, beside the sizes of its arguments."""
-        return tuple(vars(self._arrays.active).values())
+        return tuple(vars(self.active).values())
 
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """Start these beams, each with one row, the start token, in an empty slot.
@@ -116,8 +81,8 @@ class BeamState:
         return num_rows
 
     def _open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
-        lines = self._arrays.new_lines(beams)
-        self._arrays.program.open([beam.slot for beam in beams], *lines, start_id)
+        lines = self.new_lines(beams)
+        self.program.open([beam.slot for beam in beams], *lines, start_id)
         return [1] * len(beams)
 
     def read_ahead(self, beams: Sequence[NewBeam], start_id: int) -> Iterator[Rows]:
@@ -129,19 +94,18 @@ class BeamState:
         from pybeam.state.reading import rows_of, take_tokens
 
         assert self.reads_ahead
-        take_tokens(self._arrays, beams)
-        return rows_of(self._arrays, beams, start_id)
+        take_tokens(self, beams)
+        return rows_of(self, beams, start_id)
 
     def begin(self, plan: StepPlan) -> Step:
         """Read the rows of the slots of this plan [A], one beam after another, and begin a step of them."""
-        arrays, program = self._arrays, self._arrays.program
+        program = self.program
         if poison.IS_ON:
-            self._forget()
+            self.forget()
         assert plan.num_rows is not None, "the schedule has not chosen who moves"
         read = RowArrays(*program.read(plan.slot, plan.num_rows))
-        return self.step(
-            arrays, program, arrays.rows(plan.slot, read, plan.longest), plan.is_forced
-        )
+        rows = self.rows(plan.slot, read, plan.longest)
+        return self.step(self, program, rows, plan.is_forced)
 
     def plan(self, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:
         """Choose who moves among these slots [A], as `Schedule.plan` does, by its rules or by itself.
@@ -150,11 +114,11 @@ class BeamState:
         """
         if not isinstance(rules, PlanRules):
             return planned(self.beams, slot, rules)
-        return self._arrays.backend.beam_plan(self.beams, slot, rules)
+        return self.backend.beam_plan(self.beams, slot, rules)
 
     def report(self, slot: Tensor) -> Tensor:
         """The numbers of these slots [A] that the host needs; `Report.of` reads a copy of them."""
-        return self._arrays.program.report(slot)
+        return self.program.report(slot)
 
     def finished(
         self,
@@ -169,8 +133,7 @@ class BeamState:
         `capacity` is at least the tokens of the longest one, start included. `FinishedHypothesis.parse`
         reads a copy.
         """
-        program = self._arrays.program
-        return program.finished(list(slots), list(counts), capacity, wants_log_probs)
+        return self.program.finished(list(slots), list(counts), capacity, wants_log_probs)
 
     def cut(self, slots: Sequence[int], capacity: int, *, wants_log_probs: bool) -> Tensor:
         """The best rows of these slots, as `finished` would return them if they were cut now."""
@@ -178,14 +141,14 @@ class BeamState:
         from pybeam.backends.tensor_beams import traced
         from pybeam.backends.torch_beams import final_score
 
-        owner, beams = to_device(slots, torch.long, self._arrays.device), self.beams
+        owner, beams = to_device(slots, torch.long, self.device), self.beams
         score, none = beams.score[owner, :1], torch.full_like(owner, -1, dtype=INT)  # [n, 1], [n]
         length = beams.depth[owner] - beams.scored_from[owner]
         counted = length + beams.cut_length_offset[owner]
         final = final_score(beams, owner, score, counted[:, None])
         ints = torch.stack((self.tree.row_node[owner, 0], length, none), 1)
         floats = torch.cat((score, torch.zeros_like(score), final), 1)
-        backtrace, tree = self._arrays.backend.backtrace, self.tree.arrays
+        backtrace, tree = self.backend.backtrace, self.tree.arrays
         return traced(backtrace, tree, owner.to(INT), ints, floats, capacity, wants_log_probs)
 
     def best_rows(self, slots: Sequence[int], capacity: int) -> Tensor:
@@ -193,7 +156,7 @@ class BeamState:
 
         A slot without rows has none.
         """
-        slot, tree = to_device(slots, INT, self._arrays.device), self.tree
+        slot, tree = to_device(slots, INT, self.device), self.tree
         i = slot.long()
         best = torch.where(self.beams.num_entries[i] > 0, tree.row_node[i, 0], -1)
         return tree.paths(slot, best, capacity)
@@ -203,7 +166,7 @@ class BeamState:
 
         `capacity` is at least the number of nodes of any slot.
         """
-        slot, tree = to_device(slots, torch.long, self._arrays.device), self.tree
+        slot, tree = to_device(slots, torch.long, self.device), self.tree
         arrays = [
             torch.nn.functional.pad(array[:, :capacity], (0, max(0, capacity - array.shape[1])))
             for array in (tree.token, tree.parent)
@@ -212,4 +175,4 @@ class BeamState:
 
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
-        self._arrays.program.close(list(slots))
+        self.program.close(list(slots))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend, poison
+from pybeam.backends import Backend
 from pybeam.backends.arrays import DRAFT_COLUMNS, FILL_LAST, Drafts
 from pybeam.backends.tensor_beams import given_tokens, select_rows
 from pybeam.backends.transfer import all_to_device
@@ -79,6 +79,7 @@ class DraftState(BeamState):
 
     step = DraftStep
     reads_ahead = False
+    drafts: Drafts
 
     def __init__(
         self,
@@ -93,49 +94,34 @@ class DraftState(BeamState):
         assert vocab_size > 0, "guesses must be tokens of a vocabulary"
         super().__init__(algorithm, eos_ids, backend, device)
         # all logits are read
-        self._arrays.can_narrow = self._arrays.skips_forced = False
-        self._arrays.vocab_size, self._arrays.drafts = vocab_size, Drafts.empty(device)
+        self.can_narrow = self.skips_forced = False
+        self.vocab_size, self.drafts = vocab_size, Drafts.empty(device)
         # a guess of EOS would end every draft, so the token before it is repeated instead
         self._pad_id = FILL_LAST if pad_id in eos_ids else pad_id
 
-    @property
-    def drafts(self) -> Drafts:
-        """The guesses."""
-        assert self._arrays.drafts is not None
-        return self._arrays.drafts
-
-    def _reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+    def grow(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
         # there is one hypothesis, whatever `num_nodes` is, and guesses may stand behind the longest one
-        super()._reserve(num_slots, width, length, length + 2 * width)
-        self._arrays.drafts = self.drafts.reserved(num_slots, 0)
-
-    def buffers(self) -> tuple[Tensor, ...]:
-        return *super().buffers(), *self.drafts
+        super().grow(num_slots, width, length, length + 2 * width)
+        self.drafts = self.drafts.reserved(num_slots, 0)
 
     def _open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
-        arrays = self._arrays
         slots = [beam.slot for beam in beams]
-        lines, num = arrays.new_lines(beams), len(DRAFT_COLUMNS)
+        lines, num = self.new_lines(beams), len(DRAFT_COLUMNS)
         longest = max(len(beam.guesses) for beam in beams)
-        arrays.drafts = self.drafts.reserved(0, longest)
+        self.drafts = self.drafts.reserved(0, longest)
         given = np.zeros((len(beams), num + longest), dtype=np.int32)
         for own, beam in zip(given, beams, strict=True):
             draft, max_length = beam.algorithm.draft, beam.algorithm.max_length
             assert draft is not None and isinstance(max_length, int)
             line = draft.line(max_length, len(beam.guesses), self._pad_id)
             own[: num + len(beam.guesses)] = [*map(line.__getitem__, DRAFT_COLUMNS), *beam.guesses]
-        places, columns = all_to_device((slots, given), arrays.device)
+        places, columns = all_to_device((slots, given), self.device)
         index = places.long()
         self.drafts.ints.index_copy_(0, index, columns[:, :num])
         if longest:
             self.drafts.guess[:, :longest].index_copy_(0, index, columns[:, num:])
-        arrays.program.open(slots, *lines, start_id)
-        if arrays.device.type == "cpu":
-            return arrays.beams.num_rows[index].tolist()
+        self.program.open(slots, *lines, start_id)
+        if self.device.type == "cpu":
+            return self.beams.num_rows[index].tolist()
         return given[:, DRAFT_COLUMNS.index("max_rows")].tolist()
-
-    def _forget(self) -> None:
-        super()._forget()
-        is_empty = self.tree.num_pages == 0
-        poison.forget([array[1:] for array in self.drafts], is_empty[1:])

@@ -108,17 +108,15 @@ class LiveArrays:
         self._bound = tree, beams, drafts
         return self._program
 
-    def reserve(
-        self, num_slots: int, width: int, length: int, num_nodes: int | None = None
-    ) -> None:
-        """Make room for that many slots, entries per beam, tokens per hypothesis and nodes per slot."""
+    def grow(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+        """Do what `BeamState.reserve` does, or a part of it if there is no memory."""
         self.tree.reserve(num_slots, width, length, num_nodes)
         self.beams = self.beams.reserved(num_slots, width, prefix=1)
         self.processors.reserve(*self.tree.token.shape)
 
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""
-        return *self.tree.arrays, *self.beams, *self.processors.buffers()
+        return *self.tree.arrays, *self.beams, *self.processors.buffers(), *(self.drafts or ())
 
     def forget(self) -> None:
         """Poison what no counter counts, in all slots but the null slot; see `pybeam.backends.poison`."""
@@ -138,7 +136,8 @@ class LiveArrays:
         )
         for arrays, count in counted:
             poison.forget_behind([array[1:] for array in arrays], count[1:])
-        poison.forget([beams.floats[1:]], is_empty[1:])
+        lines = beams.floats, *(self.drafts or ())
+        poison.forget([array[1:] for array in lines], is_empty[1:])
         self.processors.forget(is_empty, num_known)
 
     def new_lines(self, beams: Sequence[NewBeam]) -> tuple[list[int], list[float]]:
@@ -147,8 +146,13 @@ class LiveArrays:
         They are those of `NewLines`, one after another.
         """
         slots = [beam.slot for beam in beams]
-        self._keep_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
-        self._keep_early_widths(slots, [early_widths(beam.algorithm) for beam in beams])
+        given = [(*beam.prefix, *beam.target) for beam in beams]
+        widths = [early_widths(beam.algorithm) for beam in beams]
+        longest, most = max(map(len, given)), max(map(len, widths))
+        if longest or most:
+            self.beams = self.beams.reserved(0, 0, longest, most)
+            self._write(self.beams.prefix, slots, given, longest)
+            self._write(self.beams.early_width, slots, widths, most)
         processors = [beam.algorithm.processors for beam in beams]
         self.processors.open(slots, processors, [beam.prompt for beam in beams])
         ints: list[int] = []
@@ -177,24 +181,12 @@ class LiveArrays:
         cap = algorithm.scoring.cap(beam.source_length)
         return ints, [*floats[:CAP], cap, *floats[CAP + 1 :]]
 
-    def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
-        longest = max(map(len, given))
-        if not longest:
-            return
-        self.beams = self.beams.reserved(0, 0, longest)
-        self.write(self.beams.prefix, slots, given, longest)
-
-    def _keep_early_widths(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
-        most = max(map(len, given))
-        if not most:
-            return
-        self.beams = self.beams.reserved(0, 0, 0, most)
-        self.write(self.beams.early_width, slots, given, most)
-
-    def write(
+    def _write(
         self, table: Tensor, slots: Sequence[int], given: Sequence[Sequence[int]], longest: int
     ) -> None:
         """Write numbers, up to `longest` for each slot, into a table [S, …]."""
+        if not longest:
+            return
         padded = np.zeros((len(slots), longest), dtype=np.int32)
         for line, numbers in zip(padded, given, strict=True):
             line[: len(numbers)] = numbers

@@ -188,6 +188,6 @@ def test_steps_that_raise_in_a_commit_fail_for_all(monkeypatch):
 def test_layers_must_be_a_program():
     state = Workspace(model_of("m2m_100"), ALGORITHMS["fixed"], backends.load("native")).state
     state.reserve(2, 4, 8)
-    program = state._arrays.program
+    program = state.program
     with pytest.raises(TypeError, match="expected a LayerProgram, but got object"):
         program.run(object(), (), None, 1, None)

@@ -391,7 +391,7 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
     state.open([beam], BOS)
     getattr(state.drafts, column)[1] = value
     slot, token = torch.tensor([1], dtype=torch.int32), torch.ones(3, 1, dtype=torch.int32)
-    program = state._arrays.program
+    program = state.program
     program.take(slot, tree_survivors(torch.full_like(token, 4), token, torch.zeros(3, 1)))
     with pytest.raises(RuntimeError, match=message):
         program.commit(slot)

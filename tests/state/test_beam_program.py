@@ -29,7 +29,7 @@ def opened(algorithm=None, backend="native", **options) -> BeamState:
 
 
 def program(state: BeamState) -> BeamProgram:
-    return state._arrays.program
+    return state.program
 
 
 @pytest.mark.parametrize("calls", [["choose"], ["commit"], ["read", "commit"], ["step", "commit"]])
@@ -56,7 +56,7 @@ def test_one_program_serves_as_long_as_no_array_grows(name):
     """A captured step refers to tensors of its program: the ids of EOS, if there are several."""
     state = opened(backend=name, prefix=[3, 4], target=[5, EOS])
     before = program(state)
-    beam = NewBeam(slot=1, algorithm=state._arrays.algorithm, source_length=1, prefix=[6])
+    beam = NewBeam(slot=1, algorithm=state.algorithm, source_length=1, prefix=[6])
     state.open([beam], START)
     assert program(state) is before
     state.reserve(3, 2, 9)

@@ -76,7 +76,7 @@ def test_what_could_not_grow_is_as_before(monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(state._arrays.processors, "reserve", refuse)
+        patch.setattr(state.processors, "reserve", refuse)
         state.reserve(NUM_SLOTS + 9, 70, LENGTH + 9)
     assert len(before) == len(state.buffers()) and all(map(is_, before, state.buffers()))
     state.reserve(NUM_SLOTS + 9, 70, LENGTH + 9)

@@ -44,7 +44,7 @@ def open_state(backend: str = "native") -> BeamState:
 def commit(
     state: BeamState, slots: list[int], given: Survivors
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    program = state._arrays.program
+    program = state.program
     program.take(ints(slots), given)
     program.commit(ints(slots))
     return program.moves()
@@ -120,7 +120,7 @@ def test_read_refuses_more_than_there_is_room_for():
 def test_what_is_left_of_the_room_is_padding(program):
     state = open_state(program)
     rows = state.begin(StepPlan(ints([1, 0, 1]), 4, 9)).rows
-    moving = SelectInputs(*state._arrays.program.inputs())
+    moving = SelectInputs(*state.program.inputs())
     assert rows.offset.tolist() == moving.offset.tolist() == [0, 0, 2, 2]
     assert rows.token.tolist() == [5, 6, 0, 0]
     assert rows.cell.tolist()[2:] == [-1, -1]
@@ -174,7 +174,7 @@ def test_slots_that_are_not_there(slots):
 def test_arrays_of_the_wrong_form(name, change):
     state = open_state()
     broken = {name: change(getattr(state.beams, name))}
-    state._arrays.beams = state.beams._replace(**broken)
+    state.beams = state.beams._replace(**broken)
     calls = [
         lambda: state.open(beams([1], pybeam.variable_beam(2, max_length=9)), START),
         lambda: state.begin(StepPlan(ints([0]), 9, 9)),
@@ -189,14 +189,14 @@ def test_arrays_of_the_wrong_form(name, change):
 def test_lists_of_the_wrong_length():
     state = open_state()
     make, active = backends.load("native").beam_program, ActiveRules()
-    tree, beams, rules = tuple(state.tree.arrays), tuple(state.beams), state._arrays.rules
+    tree, beams, rules = tuple(state.tree.arrays), tuple(state.beams), state.rules
     for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ((), ())):
         with pytest.raises(ValueError, match=r"must have \d+ arrays"):
             make(*arrays, rules, active)
     with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
         make(tree, beams, rules._replace(finishing=4), active)
     with pytest.raises(ValueError, match=r"`survivors` must have \d+ arrays"):
-        state._arrays.program.take(ints([0]), survivors()[:-1])
+        state.program.take(ints([0]), survivors()[:-1])
 
 
 def test_columns_are_read_and_written_by_name():

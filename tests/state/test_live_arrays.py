@@ -34,7 +34,7 @@ def test_tokens_of_a_path_that_has_stopped_are_kept(backend):
     """Until its slot is closed, as the host may read late. The tree no longer counts the last ones."""
     state = drafting(2, backend)
     state.tree.reserve_pages(9)
-    algorithm = state._arrays.algorithm
+    algorithm = state.algorithm
     state.open([NewBeam(slot=1, algorithm=algorithm, source_length=1)], START)
     tokens, slot = [3, 4, 5, 6, 7, 8], ints([1])
     while state.beams.num_rows[1]:
@@ -44,7 +44,7 @@ def test_tokens_of_a_path_that_has_stopped_are_kept(backend):
         step.commit(slot)
     assert state.tree.num_nodes[1] <= len(tokens)
     # as the next step of others does
-    state._forget()
+    state.forget()
     numbers = state.finished([1], [1], 9, wants_log_probs=False)
     [found] = FinishedHypothesis.parse(numbers.numpy(), 9)
     assert found.tokens == tokens

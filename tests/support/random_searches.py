@@ -189,15 +189,15 @@ class Searches:
         num_rows = int(self.states[0].beams.num_rows[slot.long()].sum()) + self.random(3)
         steps = [state.begin(StepPlan(slot, num_rows, LENGTH)) for state in self.states]
         _, given, own = steps
-        inputs = [state._arrays.program.inputs() for state in self.states]
+        inputs = [state.program.inputs() for state in self.states]
         for step, own_inputs in zip(steps, inputs, strict=True):
             assert_equal(fields_of(step.rows), fields_of(given.rows))
             assert_equal(own_inputs, inputs[0])
         logits = self.logits(given.rows.token.numel())
-        seen = self.states[1]._arrays.processors(logits.clone(), given.rows)
+        seen = self.states[1].processors(logits.clone(), given.rows)
         survivors = given.survivors(seen)
         for state in self.states[:2]:
-            state._arrays.program.take(slot, survivors)
+            state.program.take(slot, survivors)
         own.choose(logits)
         reports = [step.commit(live) for step in steps]
         results = [(step.moves(), report) for step, report in zip(steps, reports, strict=True)]

@@ -106,7 +106,7 @@ class Searches:
         if self.random(2):
             # the fused program chooses by itself
             steps.pop(0).choose(logits)
-            native._arrays.program.commit(slot)
+            native.program.commit(slot)
         for step in steps:
             step._program.take(slot, survivors)
             step.commit(slot)
