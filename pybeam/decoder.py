@@ -236,28 +236,6 @@ class Decoder(InProcess):
         probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
         """
         _check_on_error(on_error)
-        if self.algorithm.perturbs or self.algorithm.num_groups > 1:
-            raise ValueError(
-                "`alternatives` ranks tokens by their probabilities, which "
-                f"{self.algorithm.processors[-1]!r} changes; take another algorithm"
-            )
-        if self.algorithm.draft is not None:
-            raise ValueError(
-                "`alternatives` needs a beam of all next tokens, but the algorithm guesses ahead with one "
-                "hypothesis; use pybeam.greedy(), whose output is the same"
-            )
-        if self.algorithm.scoring.coverage:
-            raise ValueError(
-                "`alternatives` cannot rank by coverage, but the algorithm's scoring has "
-                f"{self.algorithm.scoring.coverage}; leave it out"
-            )
-        for processor in self.algorithm.processors:
-            if isinstance(processor, Processor) and processor.begins_behind_prefix:
-                raise ValueError(
-                    "`alternatives` goes on from each token as from a prefix, behind which what is allowed "
-                    f"begins anew, but the algorithm has {type(processor).__name__}; use `decode` with as "
-                    "large an `n_best`"
-                )
         check_list("requests", requests, self.model.check)
         requests = [Request.of(request) for request in requests]
         # few programs ask for them

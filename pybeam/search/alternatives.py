@@ -16,6 +16,7 @@ from pybeam import scoring
 from pybeam.arguments import whole
 from pybeam.contracts import MAX_WIDTH
 from pybeam.models.base import Model
+from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import overridden, rule_of, with_default_prefix
@@ -32,6 +33,7 @@ def alternatives(
     min_probability: float,
 ) -> list[Result]:
     """See `Decoder.alternatives`."""
+    _check(algorithm)
     # any EOS may be among the best tokens, and none is an alternative
     num_eos = len(model.eos_ids)
     whole("num", num, 1, MAX_WIDTH - num_eos)
@@ -61,6 +63,32 @@ def alternatives(
     for plan in plans:
         results[plan.first.index] = plan.joined(list(islice(rests, len(plan.requests))))
     return results
+
+
+def _check(algorithm: Algorithm) -> None:
+    """Raise ValueError unless tokens are ranked by their probabilities, and prefixes mean what they say."""
+    if algorithm.perturbs or algorithm.num_groups > 1:
+        raise ValueError(
+            "`alternatives` ranks tokens by their probabilities, which "
+            f"{algorithm.processors[-1]!r} changes; take another algorithm"
+        )
+    if algorithm.draft is not None:
+        raise ValueError(
+            "`alternatives` needs a beam of all next tokens, but the algorithm guesses ahead with one "
+            "hypothesis; use pybeam.greedy(), whose output is the same"
+        )
+    if algorithm.scoring.coverage:
+        raise ValueError(
+            "`alternatives` cannot rank by coverage, but the algorithm's scoring has "
+            f"{algorithm.scoring.coverage}; leave it out"
+        )
+    for processor in algorithm.processors:
+        if isinstance(processor, Processor) and processor.begins_behind_prefix:
+            raise ValueError(
+                "`alternatives` goes on from each token as from a prefix, behind which what is allowed "
+                f"begins anew, but the algorithm has {type(processor).__name__}; use `decode` with as "
+                "large an `n_best`"
+            )
 
 
 def _numbered(index: int, request: Request) -> Request:
