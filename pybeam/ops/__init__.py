@@ -11,6 +11,7 @@ the pool. A *page* is ``PAGE_CELLS`` neighbouring cells, which belong to one sou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ from torch import Tensor
 from pybeam import arguments, backends
 from pybeam.contracts import Cells, Distances, Finishing, Paths, SelectOptions, Survivors
 from pybeam.ops import checks
+
+# without the extension there are no operators
+with suppress(ImportError):
+    from pybeam.ops import fakes as fakes
 
 __all__ = [
     "Distances",

@@ -17,7 +17,7 @@ def ints(values) -> torch.Tensor:
 
 @pytest.fixture(autouse=True, scope="module")
 def native():
-    return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    return pytest.importorskip("pybeam.ops.fakes", exc_type=ImportError)
 
 
 def open_tree() -> TokenTree:
