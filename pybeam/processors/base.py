@@ -52,6 +52,7 @@ class Processor(ABC):
         forces_first: whether it allows one token alone behind the start token.
         by_source: whether `of_source` gives each source one of its own.
         separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
+        gives_columns: whether it is a `ColumnProcessor`.
     """
 
     stage: Stage = "logits"
@@ -64,6 +65,7 @@ class Processor(ABC):
     takes_slots: ClassVar[bool] = False
     allows_cuts: ClassVar[bool] = True
     separates_groups: ClassVar[bool] = False
+    gives_columns: ClassVar[bool] = False
     forces_first: bool = False
     by_source: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,11 @@ from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import AnyProcessor, Processor, edit_of, perturbs, stage_of
-from pybeam.processors.columns import ColumnProcessor, Columns
-from pybeam.processors.shared import SharedLines
 
 if TYPE_CHECKING:
+    from pybeam.processors.columns import ColumnProcessor, Columns
     from pybeam.processors.edits import Edits
+    from pybeam.processors.shared import SharedLines
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -50,7 +50,7 @@ class ProcessorChain:
         self._normalises_first = (
             not self.normalises
             and stage_of(processors[0]) == "log_probs"
-            and not isinstance(processors[0], ColumnProcessor)
+            and not _gives_columns(processors[0])
         )
         self.log_probs: Tensor | None = None
         # functions of others may read any row
@@ -125,14 +125,14 @@ class ProcessorChain:
     def can_narrow(self, eos_id: int) -> bool:
         """Whether a call may give columns, those of the last processor."""
         last = self._processors[-1].processor if self._processors else None
-        return isinstance(last, ColumnProcessor) and last.can_narrow(eos_id)
+        return last is not None and _gives_columns(last) and last.can_narrow(eos_id)
 
     def wanted(self, rows: Rows) -> Tensor | None:
         """The tokens [U] whose logits a call that narrows reads; None: all, or the host cannot know."""
         if len(self._processors) != 1 or self.prompts.is_cuda:
             return None
         kept = self._processors[0]
-        assert isinstance(kept.processor, ColumnProcessor)
+        assert _gives_columns(kept.processor)
         return kept.processor.wanted(self._backend, rows, kept.data(rows))
 
     def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
@@ -146,7 +146,7 @@ class ProcessorChain:
         result = logits if self._normalises_first else logits.to(self.dtype(logits))
         are_logits = True
         for kept in self._runs:
-            if isinstance(kept, _DeviceProcessor) and isinstance(kept.processor, ColumnProcessor):
+            if isinstance(kept, _DeviceProcessor) and _gives_columns(kept.processor):
                 result = self._in_columns(kept, result, rows, are_logits, narrows)
                 are_logits = False
                 continue
@@ -178,7 +178,7 @@ class ProcessorChain:
         are_logits: bool,
         narrows: bool,
     ) -> Tensor:
-        assert isinstance(kept.processor, ColumnProcessor)
+        assert _gives_columns(kept.processor)
         data = kept.data(rows)
         columns = kept.processor.columns(self._backend, logits, rows, data, are_logits=are_logits)
         if narrows:
@@ -200,6 +200,10 @@ def restore_log_probs(
     given = chosen.log_prob, chosen.parent, chosen.token, log_probs, is_alive
     places = rows.prefix_length, rows.slot, rows.offset, rows.position
     return chosen._replace(log_prob=backend.restore_log_probs(*given, *places))
+
+
+def _gives_columns(processor: AnyProcessor) -> TypeGuard[ColumnProcessor]:
+    return isinstance(processor, Processor) and processor.gives_columns
 
 
 def _runs(
@@ -234,6 +238,9 @@ class _DeviceProcessor:
             return
         shared = processor.shared()
         if shared is not None:
+            # few processors are large
+            from pybeam.processors.shared import SharedLines
+
             self._shared = SharedLines(shared, device)
         self._own = processor.parameters()
         self._num_parameters = len(self._own)

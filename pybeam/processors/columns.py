@@ -18,6 +18,8 @@ from pybeam.processors.base import INF, Processor
 class ColumnProcessor(Processor):
     """A processor whose allowed tokens are the edges of a tree; see `pybeam.catalogue.items`."""
 
+    gives_columns = True
+
     @abstractmethod
     def can_narrow(self, eos_id: int) -> bool:
         """Whether columns order tokens as the vocabulary does, wherever EOS stands."""
