@@ -34,9 +34,6 @@ def greedy(**options: Unpack[SearchOptions]) -> Algorithm:
 
     Args:
         options: see below; the width is 1, so `n_best` is too.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
     """
     return build_algorithm(1, Finishing.REFILL, options)
 
@@ -57,9 +54,6 @@ def fixed_beam(width: Width, **options: Unpack[SearchOptions]) -> Algorithm:
     Args:
         width: rows of the beam, 1 to 4,096, or a sequence of them, one for each of the first steps.
         options: see below.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Ott et al. 2019 (fairseq).
     """
@@ -96,9 +90,6 @@ def variable_beam(
         keep_ties: a candidate that is exactly at a threshold stays, as Yang et al. write it; by default it
             is dropped, as Freitag and Al-Onaizan do.
         options: see below.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Freitag and Al-Onaizan 2017; Yang et al. 2020.
     """
@@ -188,9 +179,6 @@ def shrinking_beam(
         width: places at the start, 1 to 4,096.
         threshold, max_candidates, relative_threshold, local_threshold, keep_ties: see `variable_beam`.
         options: see below.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Bahdanau et al. 2015 (RNNsearch); a baseline of Huang et al. 2017.
     """

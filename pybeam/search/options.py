@@ -64,6 +64,7 @@ MEANING = {
     "ended_only": "return only hypotheses that ended in EOS, of which there may be none. False:\n"
     "    rows that are cut at `max_length` are hypotheses too (`Hypothesis.ended` tells them apart).",
 }
+RAISES = "Raises:\n    ValueError, TypeError: an option is out of range or of the wrong type."
 
 
 class _Default:
@@ -82,7 +83,8 @@ def documented(
     """A decorator for a function whose keyword arguments are those of the TypedDict `kind`.
 
     `help` then shows every option with its default, which `defaults` says where it is not that of
-    `DEFAULTS`. A call with an option that does not exist raises TypeError with the nearest one.
+    `DEFAULTS`, and the errors that all such functions raise. A call with an option that does not exist raises
+    TypeError with the nearest one.
     """
     names = [name for name in DEFAULTS if name in kind.__annotations__]
     texts = {name: defaults.get(name, DEFAULTS[name]) for name in names}
@@ -105,8 +107,10 @@ def documented(
         shown: Any = checked
         shown.__signature__ = signature.replace(parameters=[*own, *options])
         lines = "\n".join(f"{name} = {text}: {MEANING[name]}" for name, text in texts.items())
+        told = inspect.cleandoc(build.__doc__ or "")
         listed = "Options:\n" + textwrap.indent(lines, "    ")
-        checked.__doc__ = f"{inspect.cleandoc(build.__doc__ or '')}\n\n{listed}"
+        errors = "" if "Raises:" in told else f"\n\n{RAISES}"
+        checked.__doc__ = f"{told}\n\n{listed}{errors}"
         return checked
 
     return decorate

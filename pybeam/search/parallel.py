@@ -39,9 +39,6 @@ def jacobi(
             guessed EOS too, and the token before in place of one that nobody guesses.
         options: see below; `stop` must be count(), and `n_best` is 1.
 
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
-
     See Santilli et al. 2023, Algorithm 1.
     """
     draft = Draft(horizon=length, initialiser=initialiser, feeds_all=feeds_all)
@@ -65,9 +62,6 @@ def gauss_seidel_jacobi(
         block: generated tokens, 1 to 128; 1 is `greedy`.
         length, initialiser, options: as for `jacobi`.
 
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
-
     See Santilli et al. 2023, Algorithm 2.
     """
     draft = Draft(block, length, initialiser)
@@ -88,9 +82,6 @@ def hybrid_jacobi(
         block: generated tokens, 1 to 128.
         horizon: None: `max_length`.
         initialiser, options: as for `jacobi`.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Santilli et al. 2023, Algorithm 3.
     """
@@ -124,9 +115,6 @@ def adaptive_jacobi(
         initialiser: the first guesses, from `pybeam.drafts`. The default, `ngram_lookup(2)`, guesses only
             behind tokens that have stood before, in the output or in the source.
         options: as for `jacobi`.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
     """
     draft = Draft(initialiser=initialiser, max_window=max_window, price=price)
     return dataclasses.replace(greedy(**options), draft=draft)

@@ -50,9 +50,6 @@ def sample(
         top_k, top_p, min_p: see `pybeam.processors.top_k`, `top_p` and `min_p`. By default all tokens stay.
         seed: 0 to 2**63 - 1.
         options: see below.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
     """
     whole("num", num, 1, MAX_WIDTH)
     last = Sample(temperature, seed, top_k, top_p, min_p, by_source=True)
@@ -80,9 +77,6 @@ def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions
         seed: 0 to 2**63 - 1.
         options: see below. There is neither `scoring` nor `stop`, which would change what is sampled.
             `pybeam.processors.temperature` changes p.
-
-    Raises:
-        ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Kool, van Hoof and Welling 2019, algorithm 1.
     """
