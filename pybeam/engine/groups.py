@@ -12,8 +12,11 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
-from pybeam.backends.transfer import HostCopy
+from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.source import Source
 from pybeam.processors.base import Processor
 from pybeam.request import Result
@@ -31,7 +34,20 @@ def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> Ho
     """
     width = max(source.algorithm.max_width for source in sources)
     slots = [source.slot for source in sources]
-    return HostCopy(state.choices(slots, 1 + width * (capacity - 1)))
+    return HostCopy(choices(state, slots, 1 + width * (capacity - 1)))
+
+
+def choices(state: BeamState, slots: Sequence[int], capacity: int) -> Tensor:
+    """Return [A, 1 + 2 * capacity] int32: for each slot its number of nodes, their tokens and parents.
+
+    `capacity` is at least the number of nodes of any slot.
+    """
+    slot, tree = to_device(slots, torch.long, state.device), state.tree
+    arrays = [
+        pad(array[:, :capacity], (0, max(0, capacity - array.shape[1])))
+        for array in (tree.token, tree.parent)
+    ]
+    return torch.cat((tree.num_nodes[slot, None], *(array[slot] for array in arrays)), 1)
 
 
 def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | Source:
@@ -40,7 +56,7 @@ def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | 
     Args:
         source: a source whose group has just ended.
         result: the result of that group.
-        choices: the choices of the group, from `BeamState.choices`.
+        choices: a line of `choices`, that of the group.
     """
     algorithm = source.algorithm
     if algorithm.num_groups == 1:

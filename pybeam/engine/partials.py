@@ -7,7 +7,7 @@ hypothesis stays worse and does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +49,7 @@ class PartialReader(NamedTuple):
         read = [stable_prefix(state.tree, state.beams, self.slot, self.capacity).view(-1)]
         if self.with_best:
             slots = [source.slot for source in self.with_best]
-            read.append(state.best_rows(slots, self.capacity).view(-1))
+            read.append(best_rows(state, slots, self.capacity).view(-1))
         return torch.cat(read)
 
     def partials(self, numbers: np.ndarray, is_live: Callable[[Source], bool]) -> list[Partial]:
@@ -75,6 +75,17 @@ def _partial(source: Source, certain: list[int], best: list[int] | None) -> Part
         return None
     source.num_committed, source.best = len(certain), best
     return Partial(source.index, source.request.id, certain, best)
+
+
+def best_rows(state: BeamState, slots: Sequence[int], capacity: int) -> Tensor:
+    """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32.
+
+    A slot without rows has none.
+    """
+    slot, tree = to_device(slots, torch.int32, state.device), state.tree
+    i = slot.long()
+    best = torch.where(state.beams.num_entries[i] > 0, tree.row_node[i, 0], -1)
+    return tree.paths(slot, best, capacity)
 
 
 def stable_prefix(tree: TokenTree, beams: Beams, slot: Tensor, capacity: int) -> Tensor:

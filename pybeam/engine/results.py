@@ -40,7 +40,7 @@ class FinishedBatch(NamedTuple):
     found: HostCopy
     cut: list[int]  # places of the sources whose best row, cut as it is, follows in `found`
     capacity: int  # tokens per path in `found`
-    choices: HostCopy | None  # see `BeamState.choices`
+    choices: HostCopy | None  # see `groups.choices`
 
     @classmethod
     def gather(

@@ -151,28 +151,6 @@ class BeamState(LiveArrays):
         backtrace, tree = self.backend.backtrace, self.tree.arrays
         return traced(backtrace, tree, owner.to(INT), ints, floats, capacity, wants_log_probs)
 
-    def best_rows(self, slots: Sequence[int], capacity: int) -> Tensor:
-        """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32.
-
-        A slot without rows has none.
-        """
-        slot, tree = to_device(slots, INT, self.device), self.tree
-        i = slot.long()
-        best = torch.where(self.beams.num_entries[i] > 0, tree.row_node[i, 0], -1)
-        return tree.paths(slot, best, capacity)
-
-    def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
-        """Return [A, 1 + 2 * capacity] int32: for each slot its number of nodes, their tokens and parents.
-
-        `capacity` is at least the number of nodes of any slot.
-        """
-        slot, tree = to_device(slots, torch.long, self.device), self.tree
-        arrays = [
-            torch.nn.functional.pad(array[:, :capacity], (0, max(0, capacity - array.shape[1])))
-            for array in (tree.token, tree.parent)
-        ]
-        return torch.cat((tree.num_nodes[slot, None], *(array[slot] for array in arrays)), 1)
-
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
         self.program.close(list(slots))

@@ -10,12 +10,15 @@ import torch
 import pybeam
 from pybeam import backends, processors
 from pybeam.engine.engine import Engine, StreamOptions
+from pybeam.engine.partials import best_rows
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
 from support.laws import ALGORITHMS, SOURCES, essence, schedules
 from support.laws import decoded as plainly_decoded
+from support.random_searches import ALGORITHMS as SEARCHES
+from support.random_searches import EMPTY, LENGTH, Searches
 from support.search_models import EOS, random_model
 
 SCORED = {
@@ -174,3 +177,15 @@ def test_a_search_that_comes_to_nothing_may_have_said_something():
     decoder = pybeam.Decoder(random_model(5, 9), pybeam.greedy(processors=chain))
     *partials, result = decoder.stream([[1]], partial=True)
     assert (len(partials), result.stop_reason, result.hypotheses) == (3, "empty_beam", [])
+
+
+def test_a_slot_without_rows_has_no_best_row():
+    searches = Searches(SEARCHES["held"], seed=9)
+    searches.open()
+    searches.step()
+    state = searches.states[0]
+    slots = list(range(1, EMPTY + 1))
+    has_rows = [int(state.beams.num_entries[slot]) > 0 for slot in slots]
+    assert len(set(has_rows)) == 2
+    best = best_rows(state, slots, LENGTH + 1)
+    assert [bool((line >= 0).any()) for line in best] == has_rows

@@ -12,7 +12,7 @@ from pybeam.backends.arrays import resized
 from pybeam.processors import chain
 from pybeam.state.beam_state import BeamState
 from support.beam_arrays import CPU, in_use
-from support.random_searches import ALGORITHMS, EMPTY, LENGTH, NUM_SLOTS, Searches
+from support.random_searches import ALGORITHMS, LENGTH, NUM_SLOTS, Searches
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,25 +46,6 @@ def test_all_programs_do_the_same(name, targets, num_seeds):
     assert not stop.top or "top_finished" in reasons
     proof = ("", "optimal", "heuristic")[stop.certificate]
     assert not proof or proof in reasons
-
-
-def test_choices_have_the_size_that_was_asked_for():
-    searches = Searches(ALGORITHMS["held"], seed=9)
-    searches.open()
-    for _ in range(4):
-        searches.step()
-    slots, tree = searches.live, searches.states[0].tree
-    nodes = {slot: int(tree.num_nodes[slot]) for slot in slots}
-    for capacity in (most := max(nodes.values()), most + 1, tree.token.shape[1] + 3):
-        for state in searches.states:
-            found = state.choices(slots, capacity)
-            assert found.shape == (len(slots), 1 + 2 * capacity)
-            for slot, line in zip(slots, found.tolist(), strict=True):
-                num = nodes[slot]
-                assert line[:1] == [num]
-                assert line[1 : 1 + num] == tree.token[slot, :num].tolist()
-                parents = line[1 + capacity : 1 + capacity + num]
-                assert parents == tree.parent[slot, :num].tolist()
 
 
 def test_what_could_not_grow_is_as_before(monkeypatch):
@@ -122,15 +103,3 @@ def test_growing_keeps_what_is_there(targets):
     after = [in_use(state) for state in searches.states]
     for first, *others in (before, after):
         assert all(other == first for other in others)
-
-
-def test_a_slot_without_rows_has_no_best_row():
-    searches = Searches(ALGORITHMS["held"], seed=9)
-    searches.open()
-    searches.step()
-    state = searches.states[0]
-    slots = list(range(1, EMPTY + 1))
-    has_rows = [int(state.beams.num_entries[slot]) > 0 for slot in slots]
-    assert len(set(has_rows)) == 2
-    best = state.best_rows(slots, LENGTH + 1)
-    assert [bool((line >= 0).any()) for line in best] == has_rows
