@@ -113,12 +113,16 @@ class PackedLinear:
     shares_weights: ClassVar[bool] = True
 
     def __init__(
-        self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
+        self,
+        weight: Tensor | Quantised,
+        bias: Tensor | None,
+        activation: str | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self._scale: Tensor | None  # [out]
         matrix, self._scale = weight if isinstance(weight, Quantised) else (weight, None)
         self.num_columns, self._depth = matrix.shape
-        self._backend = backends.resolve("auto", torch.device("cpu"))
+        self._backend = backend or backends.resolve("auto", torch.device("cpu"))
         self._weight = pack(weight, self._backend.fill_panels)
         self.bias = bias  # [out]
         self.activation = activation

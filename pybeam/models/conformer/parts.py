@@ -42,7 +42,7 @@ class Kernels:
         if self._backend is None:
             return x @ y.t()
         # each row is summed in an order of its own, whatever the number of threads
-        return PackedLinear(y.contiguous(), None).with_backend(self._backend)(x)
+        return PackedLinear(y.contiguous(), None, backend=self._backend)(x)
 
     def swish(self, x: Tensor) -> Tensor:
         """Compute ``x * sigmoid(x)`` [n, d]."""
