@@ -9,6 +9,7 @@
 #include "check.h"
 #include "embed.h"
 #include "linear.h"
+#include "prompts.h"
 #include "sublayers.h"
 
 namespace pybeam {
@@ -39,7 +40,9 @@ struct StackShape {
 struct StackCells {
     OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, key heads, head size]
     OptionalTensor cell;                  // [rows], where each row's key and value go
-    std::vector<Tensor> own, cross;
+    // `sources` are encoder states in `cross_pool`, or prompts in `own_pool`, behind which all
+    // positions of rows are counted
+    std::vector<Tensor> own, sources;
     // of rows, and of what stands in the cells of `own`, where distances matter. With the first
     // alone, rows are those of prompts: each sees the cells of its prompt up to its own position.
     OptionalTensor position, cell_position;
@@ -104,8 +107,13 @@ class LayerProgram {
         embed.num_rows = num_rows;
         embed.num_threads = 1;
         LayersParams params = params_of(out, num_rows, cells);
+        if (!shape_.has_cross && !cells.sources.empty()) {
+            static thread_local PromptRows rows;
+            rows.put_before(prompts_of(cells.sources), &embed, &params.own);
+        }
         params.embed = &embed;
         params.place = embed.position;
+        if (cells.cell_position.has_value()) place_rows(params, *cells.cell_position);
         launch(std::move(params), select);
     }
 
@@ -118,6 +126,16 @@ class LayerProgram {
         params.x = state<float>("x", x, ScalarType::kFloat32, {x.size(0), params.size});
         params.embedding_norm = {};
         launch(std::move(params), select);
+    }
+
+    // Stores the positions of a decoder's rows at their cells.
+    static void place_rows(const LayersParams& params, const Tensor& cell_position) {
+        if (params.cell == nullptr || params.own.position == nullptr) return;
+        for (int64_t row = 0; row < params.num_rows; ++row) {
+            const int32_t cell = params.cell[row];
+            PYBEAM_CHECK(cell >= -1 && cell < cell_position.numel(), "`cell` is out of range");
+            if (cell >= 0) data<int32_t>(cell_position)[cell] = params.own.position[row];
+        }
     }
 
     void launch(LayersParams params, SelectParams* select) const {
@@ -236,7 +254,7 @@ class LayerProgram {
             params.cell = state<int32_t>("cell", *cells.cell, ScalarType::kInt32, {num_rows});
         }
         if (shape_.has_cross) {
-            params.cross = attention_of(cells.cross, num_rows, heads, params.cross_pool.num_cells,
+            params.cross = attention_of(cells.sources, num_rows, heads, params.cross_pool.num_cells,
                                         shape_.scale);
         }
         params.num_threads = num_threads();

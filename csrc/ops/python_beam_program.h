@@ -262,8 +262,8 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
         const bool* is_called =
             state<bool>("is_called", tensor_of(args[4]), ScalarType::kBool, {1});
         PYBEAM_CHECK_VALUE(given.out.has_value() && given.cells.own.size() >= 6 &&
-                               given.cells.cross.size() == 4 && most > 0,
-                           "a decoder with encoder states and an output layer must take a step");
+                               given.cells.sources.size() >= 4 && most > 0,
+                           "a decoder with sources and an output layer must take a step");
         check_dim("out", *given.out, 2);
         StepsDone done;
         {

@@ -90,7 +90,7 @@ inline LayerArguments layer_arguments(PyObject* tuple) {
     return layer_arguments(args.data(), static_cast<Py_ssize_t>(args.size()));
 }
 
-// run(out, inputs, own_pool, cross_pool, cell, own_cells, cross_cells, position, cell_position);
+// run(out, inputs, own_pool, cross_pool, cell, own_cells, source_cells, position, cell_position);
 // inputs are x, or a tuple of tokens and places
 inline PyObject* layer_program_run(PyLayerProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {

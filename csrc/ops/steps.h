@@ -27,28 +27,16 @@ class StepRows {
         const Tensor position = array(BeamProgram::kPosition);
         given->inputs = {array(BeamProgram::kToken), position};
         cells.cell = array(BeamProgram::kCell);
-        cells.own[0] = cells.cross[0] = array(BeamProgram::kOffset);
+        cells.own[0] = cells.sources[0] = array(BeamProgram::kOffset);
         // masks stand before the entries, paths behind them
         cells.own[cells.own.size() == 6 ? 5 : 4] = array(BeamProgram::kEntry);
-        if (!cells.cell_position.has_value()) return;
-        cells.position = position;
-        place(*cells.cell_position);
+        if (cells.position.has_value()) cells.position = position;
     }
 
   private:
     Tensor array(BeamProgram::Row row) {
         return {numbers_[row].get(),     ScalarType::kInt32,  sizeof(int32_t), Device{},
                 IntList(&size_[row], 1), IntList(&kStride, 1)};
-    }
-
-    // Stores the positions of the rows at their cells.
-    void place(const Tensor& cell_position) const {
-        for (int64_t row = 0; row < size_[BeamProgram::kCell]; ++row) {
-            const int32_t cell = numbers_[BeamProgram::kCell].get()[row];
-            PYBEAM_CHECK(cell >= -1 && cell < cell_position.numel(), "`cell` is out of range");
-            if (cell < 0) continue;
-            data<int32_t>(cell_position)[cell] = numbers_[BeamProgram::kPosition].get()[row];
-        }
     }
 
     static constexpr int64_t kStride = 1;

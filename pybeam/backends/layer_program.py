@@ -44,7 +44,7 @@ class LayerProgram(Protocol):
         cross_pool: Tensor | None,
         cell: Tensor | None,
         own_cells: tuple[Tensor, ...],
-        cross_cells: tuple[Tensor, ...],
+        source_cells: tuple[Tensor, ...],
         position: Tensor | None,
         cell_position: Tensor | None,
         /,
@@ -56,9 +56,14 @@ class LayerProgram(Protocol):
         `inputs` are tokens and their rows in the tables of positions, both [R] int32, or x [R, d], which is
         overwritten. A decoder writes keys and values to `cell` [R] of `own_pool` [layers, cells, 2, G, D].
         Without a pool rows attend over rows. `Cells.given` says what each row sees. `position` [R] and
-        `cell_position` [cells], both int32, are needed where layers have windows or position biases; without
-        a pool both are of rows. Rows with a position alone are those of prompts, and see what
-        `prompt_attention` lets them see.
+        `cell_position` [cells], both int32, are needed where layers have windows or position biases; a
+        decoder writes the positions of rows to `cell`, and without a pool both are of rows. Rows with a
+        position alone are those of prompts, and see what `prompt_attention` lets them see.
+
+        `source_cells` are the cells of encoder states in `cross_pool`. Without such a pool they may be those
+        of prompts in `own_pool`, counted from its end, and the last token [S] of each prompt, which stands
+        for the start token, and the row [S] of its position 0 in tables. Then all positions are counted
+        behind the prompts, which all rows see first.
         """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,17 +11,10 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
-from pybeam.contracts import Paths
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages, forget_pages
 from pybeam.models.cells import Cells
+from pybeam.models.plain_cells import of_sources
 from pybeam.models.rows import Rows
-
-
-class Visible(NamedTuple):
-    """The prompts and tokens that the rows of a step see."""
-
-    cells: Cells  # prompts first
-    longest: int | None  # the most positions that one source has; None: not known on the host
 
 
 class PromptPool(KeyValuePool):
@@ -70,37 +62,26 @@ class PromptPool(KeyValuePool):
     def forget_pages(self, pages: Sequence[int]) -> None:
         forget_pages([*self.both, self.position], pages, from_behind=True)
 
-    def visible(self, rows: Rows, position: Tensor, prompt: SourceCells) -> Visible:
-        """Return the cells that the rows' sources attend over.
-
-        Args:
-            rows: R rows of A sources.
-            position: [R] int32, the rows' positions, prompts counted.
-            prompt: the prompts' cells.
-        """
-        tree, slot = rows.tree, rows.slot.long()  # [A]
-        from_prompt, live = prompt.length[slot], tree.num_live[slot]  # [A]
-        num_prompt, num_live, longest = prompt.cell.shape[1], tree.live_cell.shape[1], None
+    def before(self, own: Cells, prompt: SourceCells) -> Cells:
+        """Return the cells of prompts, and behind them `own` cells of the rows' tree, by source."""
+        slot = own.slot.long()  # [A]
+        from_prompt = prompt.length[slot]
+        num_prompt, num_live = prompt.cell.shape[1], own.cell.shape[1]
         if self.reads_sizes and slot.numel():
-            num_prompt, num_live = int(from_prompt.max()), int(live.max())
-            longest = int(position.max()) + 1 if position.numel() else 0
+            num_prompt, num_live = int(from_prompt.max()), max(1, int(own.num_cells[slot].max()))
+        own = of_sources(own, num_live)
         place = torch.arange(num_prompt + num_live, device=slot.device) - from_prompt[:, None]
         is_own = place >= 0  # [A, U]
-        own = place.clamp(0, max(num_live - 1, 0))
-        own_cell = tree.live_cell[slot].gather(1, own) if num_live else own.int()
+        column = place.clamp(0, num_live - 1)
         prompt_cell = F.pad(self.of_prompts(prompt.cell[slot][:, :num_prompt]), (0, num_live))
-        cell = torch.where(is_own, own_cell, prompt_cell)
-        order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
-        cells = Cells(rows.offset, order, cell, from_prompt + live, entry=rows.entry)
-        if tree.has_paths:
-            paths = Paths(tree.path[slot], tree.path_length[slot], from_prompt)
-            cells = cells._replace(paths=paths)
-        else:
-            num_words = tree.live_mask.shape[2]
-            mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
-            mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
-            cells = cells._replace(mask=mask)
-        return Visible(cells, longest)
+        cell = torch.where(is_own, own.cell.gather(1, column), prompt_cell)
+        own = own._replace(cell=cell, num_cells=from_prompt + own.num_cells)
+        if own.paths is not None:
+            return own._replace(paths=own.paths._replace(num_shared=from_prompt))
+        assert own.mask is not None
+        mask = own.mask.gather(1, column[..., None].expand(-1, -1, own.mask.shape[2]))
+        # all rows see the prompt
+        return own._replace(mask=mask.masked_fill(~is_own[..., None], -1))  # [A, U, W]
 
     def _resize(self, num_own: int, num_prompt: int) -> None:
         num_own, num_prompt = max(num_own, self.num_own), max(num_prompt, self.num_prompt)
@@ -172,6 +153,11 @@ class Prompts:
         if self.needs_positions:
             backend.scatter_rows(self.pool.position, cell, position[:, None].contiguous())
 
-    def visible(self, rows: Rows, position: Tensor) -> Visible:
-        """Return the cells that rows at these positions [R] attend over."""
-        return self.pool.visible(rows, position, self.cells)
+    def before(self, own: Cells) -> Cells:
+        """Return the cells that rows attend over, where they see `own` cells of their tree."""
+        return self.pool.before(own, self.cells)
+
+    def given(self, rows: Rows) -> tuple[Tensor, ...]:
+        """Return what a program puts before rows: the cells of prompts, and their last tokens [S]."""
+        self.pool.forget_unseen(rows.tree, rows.cell, self.pool.position)
+        return *Cells.of_encoder(rows, self.cells).given, self._last

@@ -57,9 +57,13 @@ def numbers(stats: Stats) -> list[int]:
     return [stats.steps, stats.expansions, stats.refills, stats.pages]
 
 
-# positions of padding, and positions that layers see
-@pytest.mark.thinned(most=6)
-@pytest.mark.parametrize("kind", ["m2m_100", "t5"])
+# positions of padding, positions that layers see; behind prompts: tables of positions, rotary embeddings,
+# windows and biases
+KINDS = ["m2m_100", "t5", "causal-gpt2", "causal-qwen3", "causal-gemma3", "causal-bloom"]
+
+
+@pytest.mark.thinned(most=8)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_many_steps_are_the_steps_one_by_one(kind, name, counts, monkeypatch):
     many, stats, _ = run(kind, name)
@@ -69,6 +73,12 @@ def test_many_steps_are_the_steps_one_by_one(kind, name, counts, monkeypatch):
     alone, expected, _ = run(kind, name)
     assert essence(many) == essence(alone) and len(counts) == num_calls
     assert numbers(stats) == numbers(expected)
+
+
+def test_experts_are_asked_for_every_step(counts):
+    """The layers are no program, because the host sends rows to experts."""
+    run("causal-mixtral", "fixed")
+    assert counts == []
 
 
 class Crowd(IterableArrivals):

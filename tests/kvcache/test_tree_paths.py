@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pybeam import backends
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.cells import Cells
+from pybeam.models.plain_cells import of_sources, with_masks
 from support.asserts import assert_close, tree_in_use
 from support.invariants import check_tree
 from support.tree_beams import EOS, Beams, ints, new_tree, places_seen
@@ -75,7 +76,7 @@ def check_law(
             for b in range(len(beams.rows[p])):
                 assert places_seen(masks, p, b) == places_seen(paths, p, b)
         cells = cells_of(paths, slots)
-        dense = cells.of_sources(paths.live_cell.shape[1]).with_masks()
+        dense = with_masks(of_sources(cells, paths.live_cell.shape[1]))
         expected = cells_of(masks, slots)._replace(offset=cells.offset, entry=cells.entry)
         actual = attended(paths, cells, backend)
         for other in (attended(paths, dense, backend), attended(masks, expected, backend)):

@@ -210,6 +210,77 @@ def test_other_backends_have_no_such_program():
     assert fused(load("reference"), stack, output) is None
 
 
+def behind_prompts(
+    call: Call, num_own: int, has_paths: bool
+) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """The cells of a step, and those of its prompts: all but the last `num_own`, and a cell for each row."""
+    offset, slot, table, num_cells, mask, entry = call.cells
+    num, num_rows = len(slot), int(offset[1])
+    length = num_cells - num_rows - num_own
+    own, own_mask = torch.full_like(table, -9), torch.full_like(mask, -9)
+    for a, n in enumerate(length.tolist()):
+        size = num_own + num_rows
+        own[a, :size], own_mask[a, :size] = table[a, n : n + size], mask[a, n : n + size]
+    cells = offset, slot, own, num_cells - length
+    if has_paths:
+        path = [[*range(num_own), num_own + row] for row in range(num_rows)]
+        cells = *cells, entry, ints(path).repeat(num, 1, 1), ints([num_own + 1] * num)
+    else:
+        cells = *cells, own_mask, entry
+    from_end = NUM_CELLS - 1 - table
+    return cells, (offset, slot, from_end, length)
+
+
+@pytest.mark.parametrize("has_paths", [False, True])
+@pytest.mark.parametrize("num_own", [0, 2])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_rows_behind_prompts(name, num_own, has_paths):
+    """They know cells, tokens and positions of their own, and are as those that know all of them."""
+    both = Both(name, torch.float32)
+    both.run(prompts(70, [(0, 47), (0, 40), (0, 18)], both.cells))
+    call, num_rows = step(70, [47, 40, 18], 5, both.cells), 5
+    cells, sources = behind_prompts(call, num_own, has_paths)
+    last, first = ints([7, 60, 9]), ints([0, 100, 30])
+    token = call.token if num_own else last.repeat_interleave(num_rows)
+    place = call.position + first.repeat_interleave(num_rows)
+    given = (*call.cells[:4], *cells[4:], sources[3]) if has_paths else call.cells
+    out, expected = torch.empty(2, 15, 70)
+    pool = both.pools[0], None, call.cell
+    both.program.run(expected, (token, place), *pool, given, (), call.position, call.cell_position)
+    position, cell_position = ints([num_own] * 15), call.cell_position.clone()
+    cell_position[call.cell] = -9
+    inputs = call.token, position
+    both.program.run(out, inputs, *pool, cells, (*sources, last, first), position, cell_position)
+    assert torch.equal(out, expected)
+    assert torch.equal(cell_position, call.cell_position)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (1, ints([0, 1, 3]), "`slot` is out of range"),
+        (3, ints([45, 38, 101]), "more cells than there is room for"),
+        (2, ints([[NUM_CELLS] * 100] * 3), "`cell` is not in the pool"),
+        (3, ints([45, 38]), r"an array of prompts` must be \[3\]"),
+        (5, None, "prompts must be 6 tensors, but are 5"),
+    ],
+)
+def test_wrong_prompts(place, value, message):
+    both = Both("qwen3", torch.float32)
+    call = step(70, [47, 40, 18], 5, both.cells)
+    cells, sources = behind_prompts(call, 2, has_paths=False)
+    sources = [*sources, ints([0] * 3), ints([0] * 3)]
+    sources[place] = value
+    if place == 1:
+        cells = cells[0], value, *cells[2:]
+    given = tuple(one for one in sources if one is not None)
+    inputs = call.token, ints([2] * 15)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        both.program.run(
+            torch.empty(15, 70), inputs, both.pools[0], None, call.cell, cells, given, None, None
+        )
+
+
 def changed(call: Call, **changes) -> Call:
     return dataclasses.replace(call, **changes)
 

@@ -195,7 +195,7 @@ class PromptSession(Session):
         model, own = self._model, self._prompts.pool
         token, position = self._prompts.begin(self._backend, rows)  # [R]
         self._cache.point_to(own.key, own.value)
-        cells = self._prompts.visible(rows, position).cells
+        cells = self._prompts.before(Cells.of_tree(rows))
         at = own.position[:, 0] if self._prompts.needs_positions else None
         step = Step(self._backend, rows, cells, position, at, given_windows=self.windows)
         with model.lock, attending(model.configs, step):

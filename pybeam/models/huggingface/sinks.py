@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.cells import Cells
+from pybeam.models.plain_cells import is_used, with_masks
 from pybeam.models.rows import Rows
 
 
@@ -17,7 +18,7 @@ class SinkAttention:
 
     Args:
         rows: the rows.
-        cells: what they attend over, with masks or paths and a line per source (`Cells.of_sources`).
+        cells: what they attend over, with masks or paths and a line per source (`of_sources`).
         window: how many positions a row sees; None: all.
         positions: [R] int32, of each row, and [cells] int32, of the token in each cell; None without windows.
     """
@@ -29,7 +30,7 @@ class SinkAttention:
         window: int | None = None,
         positions: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        cells = cells.padded().with_masks()
+        cells = with_masks(cells)
         assert cells.mask is not None
         self._cell, device = cells.cell, cells.cell.device
         self._shape = rows.slot.numel(), rows.tree.row_cell.shape[1]
@@ -39,7 +40,7 @@ class SinkAttention:
         self._place = source * self._shape[1] + rows.entry
         bit = torch.arange(self._shape[1], device=device)
         is_seen = ((cells.mask.index_select(2, bit >> 6) >> (bit & 63)) & 1).bool()  # [A, U, K]
-        is_seen &= cells.is_used[..., None]
+        is_seen &= is_used(cells)[..., None]
         if window is not None:
             assert positions is not None
             of_row, of_cell = self._table(positions[0]), positions[1][cells.cell.long()]

@@ -13,6 +13,7 @@ from pybeam.kvcache.pools import SourceCells, cells_of_pages, forget_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Session
 from pybeam.models.cells import Cells
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
+from pybeam.models.plain_cells import is_used, of_sources, with_masks
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.sources import TextSources
@@ -137,12 +138,12 @@ class OnnxSession(Session):
             return logits
         row, place = places(rows.offset, num_rows)  # [A, K], [R]
         most = max(1, int(tree.num_live[slot].max()))
-        seen = Cells.of_tree(rows).of_sources(most).padded().with_masks()
+        seen = with_masks(of_sources(Cells.of_tree(rows), most))
         assert seen.mask is not None
         live = seen.cell.long()  # [A, U]
         cell = rows.cell[:num_rows].long()
         self._beside[cell] = place % row.shape[1]
-        is_live, beside = seen.is_used, self._beside[live]  # [A, U]
+        is_live, beside = is_used(seen), self._beside[live]  # [A, U]
         self._beside[cell] = -1
         is_past, is_new = is_live & (beside < 0), is_live & (beside >= 0)
         bit = rows.entry[row].long()  # [A, K]

@@ -13,7 +13,8 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.prefixes import PrefixCells
-from pybeam.models.base import Model, Session
+from pybeam.models.base import Model
+from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
@@ -22,7 +23,7 @@ from pybeam.models.transformer.built_in import BuiltIn
 from pybeam.models.transformer.causal_config import CausalConfig
 from pybeam.models.transformer.layers import Stack
 from pybeam.models.transformer.reading import Span, blocks
-from pybeam.models.transformer.running import Seen, StackRunner
+from pybeam.models.transformer.running import Inputs, Seen, StackRunner, StackSession
 
 # Keys and values of prompts that no source uses any more, kept for prompts that begin in the same way.
 PREFIX_CACHE_BYTES = 1 << 28
@@ -128,12 +129,12 @@ class CausalTransformer(BuiltIn, Model):
         return long_row if long_row is not None and source.numel() > long_row else 0
 
 
-class CausalSession(Session):
+class CausalSession(StackSession):
     """Keys and values of prompts, shared by all that begin in the same way, and of what continues them."""
 
     def __init__(self, model: CausalTransformer, backend: Backend) -> None:
         self.model, self._backend, stack = model, backend, model.stack
-        self._runner = StackRunner(backend, stack, model.output)
+        self._decoder = StackRunner(backend, stack, model.output)
         heads = len(stack.layers), stack.num_key_heads, stack.head_size
         self._pool = PromptPool(*heads, model.cache_dtype, model.device)
         num_idle = model.prefix_cache_bytes // (PAGE_CELLS * self._pool.cell_bytes)
@@ -141,6 +142,7 @@ class CausalSession(Session):
         self._prompts = Prompts(self._pool, self._cells, needs_positions=stack.has_distances)
         # [S] int32, of tables of positions: the row of position 0 of each slot
         self._first_row = torch.zeros(0, dtype=torch.int32, device=model.device)
+        self._longest = 0  # tokens of a prompt so far, the last one not counted
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._prompts.reserve(num_slots, num_cells)
@@ -187,24 +189,28 @@ class CausalSession(Session):
             )
             for prompt, slot, *rest in zip(prompts, slots, num_known, first_rows, strict=True)
         ]
+        self._longest = max(self._longest, *(prompt.numel() for prompt in prompts))
         # the last token, which is not read here, makes an input long, too
-        self._fill(1 + max(prompt.numel() for prompt in prompts))
+        self._fill(1 + self._longest)
         for block in blocks(spans, self.model.device):
             self._prompts.place(self._backend, block.cell, block.position)
             seen = Seen(block.cells, self._pool, block.cell, block.position)
-            self._runner.write((block.token, block.place), seen)
+            self._decoder.write((block.token, block.place), seen)
 
-    def step(self, rows: Rows) -> Tensor:
-        prompts, pool = self._prompts, self._pool
-        token, position = prompts.begin(self._backend, rows)  # [R]
-        cells, longest = prompts.visible(rows, position)
-        if longest is not None:
-            self._fill(longest)
-        place = position + self._first_row[rows.row_slot.long()]
-        seen = Seen(cells, pool, rows.cell)
+    def _seen(self, rows: Rows, own: Cells) -> tuple[Inputs, Seen]:
+        prompts, pool, tree = self._prompts, self._pool, rows.tree
+        # guesses may stand behind the longest hypothesis that there is room for
+        self._fill(self._longest + tree.length + tree.row_node.shape[1])
+        if self._decoder.program is not None:
+            inputs, position = (rows.token, rows.position), rows.position
+            seen = Seen(own, pool, rows.cell, prompts=(*prompts.given(rows), self._first_row))
+        else:
+            token, position = prompts.begin(self._backend, rows)  # [R]
+            inputs = token, position + self._first_row[rows.row_slot.long()]
+            seen = Seen(prompts.before(own), pool, rows.cell)
         if prompts.needs_positions:
             seen = seen._replace(position=position, cell_position=pool.position[:, 0])
-        return self._runner.logits((token, place), seen, wanted=rows.wanted)
+        return inputs, seen
 
     def _fill(self, num_positions: int) -> None:
         for table in self.model.stack.rotary:

@@ -11,17 +11,16 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
-from pybeam.backends.layer_program import LayerCall
 from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.built_in import BuiltIn
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.layers import Stack
-from pybeam.models.transformer.running import Inputs, Seen, StackRunner
+from pybeam.models.transformer.running import Inputs, Seen, StackRunner, StackSession
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
 
@@ -97,7 +96,7 @@ class Transformer(BuiltIn, TextSources):
         return to_device(torch.cat(list(sources)), torch.int32, self.device)
 
 
-class TransformerSession(Session):
+class TransformerSession(StackSession):
     """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
 
     can_read = True
@@ -140,24 +139,16 @@ class TransformerSession(Session):
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         return (num_cells + cells_of_pages(source_length)) * self._own.cell_bytes
 
-    def step(self, rows: Rows) -> Tensor:
-        given = self._seen(rows, Cells.of_tree(rows))
-        return self._decoder.logits(*given, wanted=rows.wanted)
-
-    def call(self, rows: Rows) -> LayerCall | None:
-        if self._decoder.program is None or type(self).step is not TransformerSession.step:
-            return None
-        return self._decoder.call(*self._seen(rows, Cells.of_tree(rows)))
-
     def read(self, rows: Rows) -> None:
         self._decoder.states(*self._seen(rows, Cells.of_path(rows)))
 
-    def _seen(self, rows: Rows, own: Cells) -> tuple[tuple[Tensor, Tensor], Seen, Seen]:
-        """Return the decoder's inputs, and what rows see: `own` cells of the tree, and those of sources."""
+    def _seen(self, rows: Rows, own: Cells) -> tuple[Inputs, Seen, Seen]:
         self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
         seen = Seen(own, self._own, rows.cell)
         if self._has_distances:
-            self.backend.scatter_rows(self._cell_position, rows.cell, rows.position)
+            # a program does it itself
+            if self._decoder.program is None:
+                self.backend.scatter_rows(self._cell_position, rows.cell, rows.position)
             seen = seen._replace(position=rows.position, cell_position=self._cell_position)
         cross = Seen(Cells.of_encoder(rows, self._source), self._cross)
         return (rows.token, rows.position), seen, cross

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ from pybeam.backends.defaults import write_nodes
 from pybeam.backends.layer_program import LayerCall, LayerProgram
 from pybeam.contracts import Distances, NewNodes
 from pybeam.kvcache.pools import KeyValuePool
+from pybeam.models.base import Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.rows import Rows
 from pybeam.models.transformer.fused import fused
 from pybeam.models.transformer.layers import Layer, Stack
 from pybeam.models.transformer.norms import joined
@@ -33,6 +36,8 @@ class Seen(NamedTuple):
 
     Rows with a position but without positions of cells, masks or paths are those of prompts: each sees the
     cells of its prompt up to itself.
+
+    Rows behind `prompts` are told to a program as if there were none; see `LayerProgram.run`.
     """
 
     cells: Cells
@@ -40,6 +45,7 @@ class Seen(NamedTuple):
     cell: Tensor | None = None  # [R] int32, where each row's key and value go; -1: nowhere
     position: Tensor | None = None  # [R] int32, where distances matter, or of prompts
     cell_position: Tensor | None = None  # [cells] int32, where distances matter
+    prompts: tuple[Tensor, ...] = ()  # which a program puts before the rows
 
     @property
     def is_prompt(self) -> bool:
@@ -178,7 +184,7 @@ class StackRunner:
         assert states is not None
         return states
 
-    def call(self, inputs: tuple[Tensor, Tensor], own: Seen, cross: Seen) -> LayerCall:
+    def call(self, inputs: Inputs, own: Seen, cross: Seen | None = None) -> LayerCall:
         """Return what `logits` would call. There may be room for the logits of more rows."""
         assert self.program is not None
         self._logits_of(len(inputs[0]))
@@ -240,10 +246,27 @@ def _arguments(
     out: Tensor | None, inputs: Inputs, own: Seen, cross: Seen | None
 ) -> tuple[Any, ...]:
     """Return the arguments of `LayerProgram.run`."""
-    cells, pool, cell, *places = own
+    cells, pool, cell, *places, sources = own
     own_pool = None if pool is None else pool.memory
-    if cross is None:
-        return out, inputs, own_pool, None, cell, cells.given, (), *places
-    assert cross.pool is not None
-    pools = own_pool, cross.pool.memory
-    return out, inputs, *pools, cell, cells.given, cross.cells.given, *places
+    cross_pool = None if cross is None or cross.pool is None else cross.pool.memory
+    sources = sources if cross is None else cross.cells.given
+    return out, inputs, own_pool, cross_pool, cell, cells.given, sources, *places
+
+
+class StackSession(Session):
+    """A decode call whose decoder is a stack. Subclasses set `_decoder`, and say what its rows see."""
+
+    _decoder: StackRunner
+
+    def step(self, rows: Rows) -> Tensor:
+        return self._decoder.logits(*self._seen(rows, Cells.of_tree(rows)), wanted=rows.wanted)
+
+    def call(self, rows: Rows) -> LayerCall | None:
+        # operators, and a step of another kind, are asked for each step
+        if self._decoder.program is None or type(self).step is not StackSession.step:
+            return None
+        return self._decoder.call(*self._seen(rows, Cells.of_tree(rows)))
+
+    @abstractmethod
+    def _seen(self, rows: Rows, own: Cells) -> tuple[Any, ...]:
+        """Return the inputs of rows, and what they see: `own` cells of the tree, and those of sources."""
