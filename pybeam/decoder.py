@@ -112,6 +112,8 @@ class Decoder(InProcess):
                 processor.check(model)
         if algorithm.draft is not None:
             draft = algorithm.draft.for_sources(schedule.n)
+            if isinstance(fill := draft.initialiser.fill, int):
+                whole("fill", fill, 0, model.vocab_size - 1, remedy="it is a token id of the model")
             algorithm = dataclasses.replace(algorithm, draft=draft)
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.log_probs = log_probs

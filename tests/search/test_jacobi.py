@@ -358,6 +358,8 @@ def test_what_does_not_go_together():
     requests = [pybeam.Request([1], width=3)]
     (result,) = pybeam.Decoder(model, pybeam.jacobi()).decode(requests, on_error="return")
     assert "`width` must be 1" in str(result.error)
+    with pytest.raises(ValueError, match=r"`fill` must be 0 to .*; it is a token id of the model"):
+        pybeam.Decoder(model, pybeam.jacobi(initialiser=drafts.Fill(model.vocab_size)))
     assert not Rnn.can_draft
     stateful = random_model(1)
     stateful.can_draft = False
