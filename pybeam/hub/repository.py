@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from pybeam.arguments import ArgumentError
-from pybeam.export.pickled import PICKLED_INDEX
 from pybeam.hub.conversion import converted
 from pybeam.hub.examples import example
 from pybeam.hub.failures import explained, require_hub
-from pybeam.hub.needed import INDEX, SETTINGS, matching, weights_among
-from pybeam.models.checkpoint import shards_of
+from pybeam.hub.needed import SETTINGS, matching, named_by, weights_among
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,8 @@ def fetch(
     A folder that exists is used as it is, and ``bible-es-en`` and ``spoken-numbers-en`` are the examples that
     the extra `examples` installs. Any other `name` is that of a repository: ``owner/name``, or
     ``name`` for a few old ones. Only the files that pybeam needs are downloaded: the weights in one form,
-    safetensors if the repository has them, and the files of configurations and tokenizers. They stand in the
+    safetensors if the repository has them, and the files of configurations and tokenizers. Of a repository of
+    Marian these are ``decoder.yml`` and the files that it names. They stand in the
     cache of the package huggingface_hub, which other programs use too. A download that breaks goes on where
     it was; if it ends with an error, the next call takes the files that were complete.
 
@@ -155,10 +154,10 @@ def _download(source: Source) -> Path:
         raise ValueError(_no_weights(source, names))
     with explain():
         folder = source.snapshot([*matching(names, SETTINGS), *weights])
-    shards = _shards(folder, weights)
-    if shards:
+    named = [name for name in named_by(folder, weights) if name in names]
+    if named:
         with explain():
-            source.snapshot(shards)
+            source.snapshot(named)
     log.info("%s, revision %s, is in %s", source.name, source.revision or "main", folder)
     return folder
 
@@ -176,7 +175,7 @@ def _cached(source: Source) -> Path:
             "cache that has it (HF_HOME, or `cache_dir`)"
         ) from error
     weights = weights_among(os.listdir(folder))
-    lost = [name for name in _shards(folder, weights) if not (folder / name).exists()]
+    lost = [name for name in named_by(folder, weights) if not (folder / name).exists()]
     if lost or not weights:
         raise FileNotFoundError(
             f"{source.name} must be complete in the cache, but {lost[0] if lost else 'the weights'} of "
@@ -185,18 +184,12 @@ def _cached(source: Source) -> Path:
     return folder
 
 
-def _shards(folder: Path, weights: list[str]) -> list[str]:
-    """Return the names of the shards that an index among the weights names."""
-    indices = [folder / name for name in weights if name in (INDEX, PICKLED_INDEX)]
-    return [path.name for index in indices for path in shards_of(index)]
-
-
 def _no_weights(source: Source, names: list[str]) -> str:
     large = (".bin", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".pt", ".safetensors")
     found = ", ".join(name for name in sorted(names) if name.endswith(large)) or "no weights at all"
     return (
-        f"{source.name} on the hub must have model.safetensors, pytorch_model.bin or model.bin of "
-        f"CTranslate2, whole or in shards, but has {found}; take the repository of the original weights"
+        f"{source.name} on the hub must have model.safetensors, pytorch_model.bin, model.bin of CTranslate2 "
+        f"or decoder.yml of Marian, but has {found}; take the repository of the original weights"
     )
 
 

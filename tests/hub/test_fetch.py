@@ -10,6 +10,7 @@ from huggingface_hub import constants
 import pybeam
 from support.folder_layouts import shards
 from support.hub import NAME, TOKEN, files_of
+from support.marian_folders import write_folder
 
 OTHERS = {
     "README.md": b"# A model",
@@ -90,6 +91,20 @@ def test_shards_are_those_that_the_index_names(fetch, hub, folder, tmp_path):
     found = fetch()
     assert {path.name for path in found.iterdir()} == set(files)
     pybeam.load_model(found)
+
+
+def test_files_of_marian_are_those_that_its_settings_name(fetch, hub, tmp_path):
+    write_folder(tmp_path / "marian", 1)
+    files = files_of(tmp_path / "marian")
+    others = {"model.npz.optimizer.npz": b"of the training", "other.yml": b"{}"}
+    hub.add(NAME, files | others | {"README.md": b"# A model"})
+    found = fetch()
+    assert {path.name for path in found.iterdir()} == set(files)
+    assert pybeam.load_model(found, device="cpu").num_parameters
+    assert fetch(offline=True) == found
+    (found / "target.yml").unlink()
+    with pytest.raises(FileNotFoundError, match=r"must be complete in the cache, but target\.yml"):
+        fetch(offline=True)
 
 
 def test_large_files_come_from_elsewhere(fetch, hub, folder):

@@ -70,6 +70,11 @@ PUBLISHED = {
         "cmvn.ark dict.txt model.pth.tar train_bpe1000.model",
         ".gitattributes README.md cmvn.txt config.yaml train_bpe1000.vocab",
     ),
+    # the model and the vocabularies follow from the settings
+    "a training of Marian": (
+        "model.npz.decoder.yml source.spm target.spm",
+        "README.md model.npz model.npz.optimizer.npz model.npz.progress.yml train.log valid.en",
+    ),
     "an export of pybeam": (
         "config.json decoder.onnx decoder.onnx.data encoder.onnx sentencepiece.model",
         "README.md features.onnx search.onnx",
