@@ -18,9 +18,10 @@ from pybeam.models.loading import check_config, load_model
 from pybeam.models.onnx import DECODER
 from pybeam.search.algorithms import Algorithm
 from pybeam.tasks.loaded import Folder
-from pybeam.tasks.search import folder_fields, folder_search
+from pybeam.tasks.search import folder_fields, folder_search, marian_search
 from pybeam.text.ctranslate2 import is_ctranslate2
 from pybeam.text.json_files import read_json
+from pybeam.text.marian import is_marian
 from pybeam.text.tokenizer import Tokenizers
 from pybeam.text.tokenizer_files import TokenizerFiles
 
@@ -61,7 +62,8 @@ def load(
     All that the folder says holds: languages, forced and banned tokens, the chat template, and the options of
     `generate` (`num_beams`, `length_penalty`, `early_stopping`, `max_length`), which give the default
     search. Where nothing names `num_beams`, it is that of `pybeam translate`, a fixed beam of 5, and a
-    decoder alone searches greedily. A `do_sample` is left out, and the logger "pybeam.tasks" says so.
+    decoder alone searches greedily. A `do_sample` is left out, and the logger "pybeam.tasks" says so. A
+    folder of Marian is searched as `marian-decoder` does with its `decoder.yml`.
 
     A model that `load_model` does not know is loaded with transformers, if that is installed, and wrapped
     (`pybeam.models.huggingface.wrap`). The logger says so, too. A model that cannot be searched exactly is
@@ -120,7 +122,9 @@ def load(
         return _generator(folder, model, search, schedule)
     from pybeam.tasks.translator import Translator
 
-    if search is None:
+    if search is None and is_marian(folder.path):
+        search = marian_search(folder.path)
+    elif search is None:
         search = folder_search(*folder_fields(folder.path), DEFAULT_WIDTH)
     texts = _texts(folder.path, model)
     return Translator(folder, model, search, schedule, texts, source, target)

@@ -9,14 +9,21 @@ from typing import Any
 
 from pybeam.arguments import whole
 from pybeam.compat import huggingface
+from pybeam.contracts import MAX_WIDTH
 from pybeam.limits import SourceLimit
 from pybeam.models.settings import generation_fields
-from pybeam.scoring import power
+from pybeam.scoring import Scoring, power
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.beams import fixed_beam
+from pybeam.search.beams import fixed_beam, shrinking_beam
 from pybeam.text.json_files import read_json
+from pybeam.text.marian import read_words
 
 log = logging.getLogger("pybeam.tasks")
+
+# of `marian-decoder`
+MARIAN_WIDTH, MARIAN_FACTOR = 12, 3.0
+# settings of `marian-decoder` that pybeam does not have
+LEFT_OUT = ("output-sampling", "output-approx-knn", "shortlist")
 
 
 def folder_fields(directory: Path) -> tuple[Path, dict[str, Any]]:
@@ -72,3 +79,35 @@ def folder_search(path: Path, fields: dict[str, Any], width: int) -> Algorithm:
 def at_most(num: int) -> SourceLimit:
     """Return a limit of so many tokens that is never beyond the model's positions."""
     return SourceLimit(0.0, num)
+
+
+def marian_search(directory: Path) -> Algorithm:
+    """Return the search that a folder of Marian asks for: that of `marian-decoder`, with its defaults.
+
+    See docs/coming-from/marian.md. The model's own settings ban the unknown word.
+
+    Raises:
+        ValueError: an option is none that Marian could have, or words are penalised as pybeam does not.
+    """
+    words = read_words(directory)
+    path, settings = words.path, words.settings
+    alpha, penalty = settings.number("normalize", 0.0), settings.number("word-penalty", 0.0)
+    # the penalty is divided by the length, too, so that with 1 it moves all scores alike
+    if penalty and alpha not in (0, 1):
+        raise ValueError(
+            f"`normalize` in {path} must be 0 or 1 beside a `word-penalty`, but is {alpha}; give `search`"
+        )
+    for name in LEFT_OUT:
+        if name in settings:
+            log.info("%s: `%s` is left out, because pybeam does not have it", path, name)
+    width = settings.size("beam-size", MAX_WIDTH, MARIAN_WIDTH)
+    factor = settings.number("max-length-factor", MARIAN_FACTOR)
+    try:
+        return shrinking_beam(
+            width,
+            max_length=SourceLimit(factor),
+            scoring=Scoring(alpha=alpha, reward=0.0 if alpha else 0.0 - penalty),
+            ended_only=False,
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}; this is in {path}") from error

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import yaml
 
-from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+from pybeam.text.model_files import regular_file
+
+# a thousand times what programs write
+MAX_SETTINGS_BYTES = 1 << 20
 
 
 class Settings:
@@ -29,6 +33,9 @@ class Settings:
         except (yaml.YAMLError, ValueError) as error:
             raise ValueError(f"{where} must be a YAML file, but cannot be read: {error}") from error
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text. Raises ValueError if it is missing, and there is no default, or is a list."""
         found = self._found.get(name, default)
@@ -45,6 +52,17 @@ class Settings:
             raise ValueError(f"`{name}` in {self._where} must be a list, but is {found!r}")
         return found
 
+    def number(self, name: str, default: float) -> float:
+        """Return a number. Raises ValueError for what is none."""
+        found = self.text(name, str(default))
+        try:
+            value = float(found)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(f"`{name}` in {self._where} must be a number, but is {found!r}")
+        return value
+
     def flag(self, name: str) -> bool:
         """Return whether this is true; a missing flag is not. Raises ValueError for no flag."""
         return self.choice(name, ("false", "true")) == "true"
@@ -57,9 +75,9 @@ class Settings:
             raise ValueError(f"`{name}` in {self._where} must be {known}, but is {found!r}")
         return found.lower()
 
-    def size(self, name: str, most: int) -> int:
-        """Return a number from 1 to `most`. Raises ValueError for another one, or without it."""
-        found = self.text(name)
+    def size(self, name: str, most: int, default: int | None = None) -> int:
+        """Return a number from 1 to `most`. Raises ValueError for another one, or if it is missing."""
+        found = self.text(name, None if default is None else str(default))
         if not found.isdecimal() or len(found) > 9 or not 1 <= int(found) <= most:
             raise ValueError(
                 f"`{name}` in {self._where} must be an integer from 1 to {most}, but is {found!r}"
@@ -69,7 +87,7 @@ class Settings:
 
 def read_settings(path: Path) -> Settings:
     """Read a file of settings. Raises ValueError if it is no regular file or too large, or cannot be read."""
-    regular_file(path, MAX_TEXT_BYTES)
+    regular_file(path, MAX_SETTINGS_BYTES)
     try:
         content = path.read_text("utf-8")
     except UnicodeDecodeError as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import shutil
 import sys
 
 import pytest
 import torch
 import transformers
+from sentencepiece import SentencePieceProcessor
 
 import pybeam
 from pybeam.compat.huggingface import beam_search
@@ -15,6 +18,7 @@ from pybeam.limits import SourceLimit
 from pybeam.tasks import loading
 from pybeam.tasks.wrapped import WrappedTexts
 from support.folder_layouts import change as add
+from support.marian_folders import JOINT, write_folder
 from support.paths import MODEL, ROOT
 from support.text_folders import (
     LANGUAGES,
@@ -88,6 +92,51 @@ def test_outputs_are_those_of_generate(tmp_path):
         hypothesis = translator.translate(line).hypothesis
         ends = [] if hypothesis.eos_id is None else [hypothesis.eos_id]
         assert [2, *hypothesis.tokens, *ends] == expected
+
+
+def test_a_folder_of_marian_is_searched_as_its_settings_say(tmp_path, caplog):
+    pieces = MODEL / "sentencepiece.model"
+    size = SentencePieceProcessor(model_file=str(pieces)).get_piece_size()
+    write_folder(tmp_path, 1, **{**JOINT, "dim-vocabs": [size, size]})
+    shutil.copy(pieces, tmp_path / "vocab.spm")
+    settings = tmp_path / "decoder.yml"
+    named = (
+        settings.read_text().replace("source.yml", "vocab.spm").replace("target.yml", "vocab.spm")
+    )
+    settings.write_text(named)
+    marian = dict(max_length=SourceLimit(3.0), ended_only=False)
+    expected = pybeam.shrinking_beam(6, scoring=pybeam.scoring.power(1.0), **marian)
+    loaded = pybeam.load(tmp_path, device="cpu")
+    assert loaded.decoder.algorithm == expected and "a beam of 6" in repr(loaded)
+    assert isinstance(loaded.translate("Jesús lloró."), str)
+
+    def search(**changes):
+        kept = named[: named.index("beam-size")]
+        lines = [f"{name.replace('_', '-')}: {value}\n" for name, value in changes.items()]
+        settings.write_text("".join([kept, *lines]))
+        return pybeam.load(tmp_path, device="cpu").decoder.algorithm
+
+    # the unknown word is banned by the model's own settings
+    [ban] = search().processors
+    plain = pybeam.shrinking_beam(12, processors=[ban], **marian)
+    assert search() == plain
+    penalised = dataclasses.replace(plain, scoring=pybeam.scoring.reward(-0.5))
+    assert search(word_penalty=0.5) == penalised
+    # it moves all scores alike
+    both = dataclasses.replace(plain, scoring=pybeam.scoring.power(1.0))
+    assert search(word_penalty=0.5, normalize=1) == both
+    longer = dataclasses.replace(plain, max_length=SourceLimit(1.5))
+    with caplog.at_level(logging.INFO, logger="pybeam.tasks"):
+        assert search(max_length_factor=1.5, shortlist="[lex.bin]") == longer
+    assert "`shortlist` is left out" in caplog.text
+    for message, changes in {
+        "`normalize` in .* must be 0 or 1 beside": dict(word_penalty=0.5, normalize=0.6),
+        "`normalize` in .* must be a number, but is 'x'": dict(normalize="x"),
+        "`beam-size` in .* must be an integer from 1 to 4096": dict(beam_size=0),
+        "`ratio` must be .*decoder.yml": dict(max_length_factor=-1),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            search(**changes)
 
 
 def test_an_older_folder_has_its_options_in_its_config(tmp_path):

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from pybeam.models.tensor_files import StoredTensor
-from pybeam.text.model_files import MAX_TEXT_BYTES
 from pybeam.text.needed_files import needed_file
-from pybeam.text.yaml_files import Settings
+from pybeam.text.yaml_files import MAX_SETTINGS_BYTES, Settings
 from pybeam.text.zip_files import plain_parts
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
@@ -47,8 +46,11 @@ def stored_arrays(path: Path) -> tuple[dict[str, StoredTensor], Settings]:
         raise ValueError(
             f"{path} must have the settings of Marian's training as `{MODEL_SETTINGS}`; did Marian write it?"
         )
-    if settings.shape[0] > MAX_TEXT_BYTES:
-        raise ValueError(f"`{MODEL_SETTINGS}` in {path} must have at most {MAX_TEXT_BYTES:,} bytes")
+    if settings.shape[0] > MAX_SETTINGS_BYTES:
+        raise ValueError(
+            f"`{MODEL_SETTINGS}` in {path} must have at most {MAX_SETTINGS_BYTES:,} bytes, but has "
+            f"{settings.shape[0]:,}"
+        )
     where = f"`{MODEL_SETTINGS}` in {path}"
     content = settings.read().numpy().tobytes().rstrip(b"\0").decode("utf-8", "replace")
     return found, Settings(where, content)
