@@ -56,21 +56,25 @@ def pack(weight: Tensor | Quantised, fill: Fill = fill_panels) -> Tensor:
     Integers q are packed as [out / 64, in / 4, 64, 4] uint8, each as q + 128; zeros of q fill them up.
     Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16. Those that
     bfloat16 holds exactly, as models are often published, are packed as bfloat16 and returned as int16, which
-    says that inputs are not rounded. `fill` is a backend's `fill_panels`.
+    says that inputs are not rounded. They may be given so, too. `fill` is a backend's `fill_panels`.
     """
     if isinstance(weight, Quantised):
         return _panels(weight.q, torch.uint8, 4, fill)
     if weight.dtype == torch.bfloat16:
         return _panels(weight, torch.bfloat16, 2, fill)
+    if weight.dtype == torch.int16:
+        weight = weight.view(torch.bfloat16)
     if _holds(weight, torch.float16):
         return _panels(weight, torch.float16, 1, fill).squeeze(3)
     if weight.shape[1] % 2 == 0 and _holds(weight, torch.bfloat16):
         return _panels(weight, torch.bfloat16, 2, fill).view(torch.int16)
-    return _panels(weight, weight.dtype, 1, fill).squeeze(3)
+    return _panels(weight, torch.float32, 1, fill).squeeze(3)
 
 
 def _holds(weight: Tensor, dtype: torch.dtype) -> bool:
     """Whether this dtype holds the weights exactly."""
+    if weight.dtype == dtype:
+        return True
     parts = weight.split(max(1, CHUNK // max(1, weight.shape[1])))
     return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts)
 

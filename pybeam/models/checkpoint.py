@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
+from pybeam.backends.memory import large_array
 from pybeam.backends.packing import LARGEST, Quantised, quantise
 from pybeam.models.finite import not_finite, refused
-from pybeam.models.tensor_files import StoredTensor, passing_tensor, stored_tensors
+from pybeam.models.tensor_files import StoredTensor, stored_tensors
 from pybeam.text.json_files import read_json
 from pybeam.text.model_files import named_file
 
@@ -234,9 +235,7 @@ class Checkpoint:
         """
         sizes, is_transposed = sizes_of(names, rows), is_transposed and not self.is_quantised
         self.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
-        joined = Quantised(
-            passing_tensor((sum(sizes), *columns), torch.int8), torch.empty(sum(sizes))
-        )
+        joined = Quantised(large_array((sum(sizes), *columns), torch.int8), torch.empty(sum(sizes)))
         parts = zip(joined.q.split(sizes), joined.scale.split(sizes), strict=True)
         for name, part in zip(names, parts, strict=True):
             self.matrices.add(name)

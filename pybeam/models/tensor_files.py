@@ -119,18 +119,6 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     }
 
 
-def passing_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor of zeros for what is soon freed again, and then goes back to the system at once.
-
-    Memory that is freed in the middle of a heap stays resident.
-    """
-    size = math.prod(shape)
-    if size * dtype.itemsize < CHUNK_BYTES:
-        return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, size * dtype.itemsize)
-    return torch.frombuffer(memory, dtype=dtype, count=size).view(shape)
-
-
 class TensorWriter:
     """Writes a file of tensors with these dtypes and shapes, some rows at a time, in any order."""
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
+from pybeam.backends.memory import large_array
 from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import Checkpoint, sizes_of
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
-from pybeam.models.tensor_files import passing_tensor
 
 FLOAT8 = torch.float8_e4m3fn
 
@@ -83,9 +83,10 @@ class WeightReader:
     ) -> Tensor | Quantised:
         """Return matrices or token tables, one below the other, in `weight_dtype`.
 
-        Those of 8-bit floating-point layers are in `dtype`: `linear` rounds them, and tables stay so.
-        `rows` is the number of rows of all of them, or of each. `is_transposed` is whether files that are not
-        quantised hold them turned, [columns, rows].
+        In place of float32, those that are packed may be in the file's float16 or bfloat16. Those of 8-bit
+        floating-point layers are in `dtype`: `linear` rounds them, and tables stay so. `rows` is the number
+        of rows of all of them, or of each. `is_transposed` is whether files that are not quantised hold them
+        turned, [columns, rows].
         """
         if self.weight_dtype == torch.int8:
             take = self.checkpoint.take_quantised
@@ -94,13 +95,12 @@ class WeightReader:
         self.checkpoint.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
         dtype = self.dtype if self.weight_dtype == FLOAT8 else self.weight_dtype
         full = sum(sizes), *columns
-        # a packed copy takes its place, too
-        if self.is_packed and len(names) == 1 and len(full) == 2 and not is_transposed:
-            mapped = self._mapped(names[0], dtype, *full)
+        if self.is_packed and not is_transposed:
+            mapped = self._mapped(names, sizes, dtype, *columns)
             if mapped is not None:
                 return mapped
         joined = (
-            passing_tensor(full, dtype)
+            large_array(full, dtype)
             if self.is_packed
             else torch.empty(full, dtype=dtype, device=self.device)
         )
@@ -112,29 +112,27 @@ class WeightReader:
                 held[some] = converted
         return joined
 
-    def _mapped(self, name: str, dtype: torch.dtype, *shape: int) -> Tensor | None:
-        """Return a matrix as the file's own memory; None: it has another dtype, or is not aligned."""
-        if self.checkpoint.dtype(name) != dtype:
-            return None
-        mapped = self.checkpoint.take_mapped(name, *shape)
-        if mapped is not None:
-            for rows in self.checkpoint.stored[name].chunks():
-                self.checkpoint.check_finite(name, mapped[rows])
-        return mapped
+    def _mapped(
+        self, names: Sequence[str], sizes: Sequence[int], dtype: torch.dtype, *columns: int
+    ) -> Tensor | None:
+        """Return a matrix as the file's own memory, or a copy of several in the file's dtype.
 
-    def looked_up(self, name: str, table: Tensor | Quantised) -> Tensor | Quantised:
-        """Return a token table that nothing multiplies: the file's own memory, where that holds the same.
-
-        `table` is that matrix, as `matrix` returns it.
+        None: that dtype is none that the layers take, or a matrix is not aligned.
         """
-        if not self.is_packed or not isinstance(table, Tensor):
-            return table
-        held = self.checkpoint.dtype(name)
-        widens = table.dtype == torch.float32 and held in (torch.float16, torch.bfloat16)
-        if held != table.dtype and not widens:
-            return table
-        mapped = self.checkpoint.take_mapped(name, *table.shape)
-        return table if mapped is None else mapped
+        held, *others = {self.checkpoint.dtype(name) for name in names}
+        widens = self.weight_dtype == torch.float32 and held in (torch.float16, torch.bfloat16)
+        if others or (held != dtype and not widens):
+            return None
+        parts = []
+        for name, num in zip(names, sizes, strict=True):
+            part = self.checkpoint.take_mapped(name, num, *columns)
+            if part is None:
+                return None
+            self.checkpoint.check_finite(name, part)
+            parts.append(part)
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, out=large_array((sum(sizes), *columns), held))
 
     def linear(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
@@ -146,6 +144,10 @@ class WeightReader:
             if float8.can_round(weight):
                 return float8.linear(weight, bias, activation)
         if self.is_packed:
+            # inputs of float32 weights are not rounded, whatever holds these
+            is_exact = self.weight_dtype == torch.float32
+            if is_exact and isinstance(weight, Tensor) and weight.dtype == torch.bfloat16:
+                weight = weight.view(torch.int16)
             return PackedLinear(weight, bias, activation)
         assert isinstance(weight, Tensor)
         return PlainLinear(weight, bias, activation)

@@ -46,8 +46,16 @@ def test_a_published_layout_is_read(tmp_path, layout):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_in_half_precision(tmp_path, dtype):
     network = tiny_model("bart", seed=5).to(dtype)
-    network.save_pretrained(tmp_path)
-    assert_generates(tmp_path, network.float())
+    network.save_pretrained(tmp_path / "halves")
+    network = network.float()
+    network.save_pretrained(tmp_path / "floats")
+    assert_generates(tmp_path / "halves", network)
+    search = pybeam.fixed_beam(3, n_best=3, max_length=9)
+    halves, floats = (
+        pybeam.Decoder(pybeam.load_model(tmp_path / name, device="cpu"), search).decode(SOURCES)
+        for name in ("halves", "floats")
+    )
+    assert halves == floats
 
 
 @pytest.mark.parametrize("layout", REFUSED)

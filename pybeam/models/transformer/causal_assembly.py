@@ -46,9 +46,7 @@ class CausalAssembly:
             bias = reader.vector(f"{family.output}.bias", config.vocab_size)
         output = reader.linear(table, bias)
         token_table: TokenTable = tokens
-        if tokens is not table:
-            token_table = reader.looked_up(self.names[0], tokens)
-        elif isinstance(output, PackedLinear) and output.shares_weights:
+        if tokens is table and isinstance(output, PackedLinear) and output.shares_weights:
             # it is looked up in, instead of a second copy
             token_table = output
         stack_reader = StackReader(reader, facts)
