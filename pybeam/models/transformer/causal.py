@@ -197,7 +197,7 @@ class CausalSession(StackSession):
             seen = Seen(block.cells, self._pool, block.cell, block.position)
             self._decoder.write((block.token, block.place), seen)
 
-    def _seen(self, rows: Rows, own: Cells) -> tuple[Inputs, Seen]:
+    def _seen(self, rows: Rows, own: Cells) -> tuple[Inputs, Seen, None]:
         prompts, pool, tree = self._prompts, self._pool, rows.tree
         # guesses may stand behind the longest hypothesis that there is room for
         self._fill(self._longest + tree.length + tree.row_node.shape[1])
@@ -210,7 +210,7 @@ class CausalSession(StackSession):
             seen = Seen(prompts.before(own), pool, rows.cell)
         if prompts.needs_positions:
             seen = seen._replace(position=position, cell_position=pool.position[:, 0])
-        return inputs, seen
+        return inputs, seen, None
 
     def _fill(self, num_positions: int) -> None:
         for table in self.model.stack.rotary:

@@ -184,7 +184,7 @@ class StackRunner:
         assert states is not None
         return states
 
-    def call(self, inputs: Inputs, own: Seen, cross: Seen | None = None) -> LayerCall:
+    def call(self, inputs: Inputs, own: Seen, cross: Seen | None) -> LayerCall:
         """Return what `logits` would call. There may be room for the logits of more rows."""
         assert self.program is not None
         self._logits_of(len(inputs[0]))
@@ -268,5 +268,5 @@ class StackSession(Session):
         return self._decoder.call(*self._seen(rows, Cells.of_tree(rows)))
 
     @abstractmethod
-    def _seen(self, rows: Rows, own: Cells) -> tuple[Any, ...]:
-        """Return the inputs of rows, and what they see: `own` cells of the tree, and those of sources."""
+    def _seen(self, rows: Rows, own: Cells) -> tuple[Inputs, Seen, Seen | None]:
+        """Return the inputs of rows, and what they see: `own` cells of the tree, and encoder states."""
