@@ -16,8 +16,10 @@ from pybeam.models.tensor_files import StoredTensor, stored_tensors
 from pybeam.text.json_files import read_json
 from pybeam.text.model_files import named_file
 
-# of the names of the base model, where it stands beside an output layer
-PREFIXES = ("model.", "transformer.", "gpt_neox.")
+# of the names of the base model, where it stands beside an output layer; first those of language models
+# beside which there are models of images
+OF_LANGUAGE = ("language_model.model.", "model.language_model.")
+PREFIXES = (*OF_LANGUAGE, "model.", "transformer.", "gpt_neox.")
 # the scales of an int8 matrix stand beside it, under its name and this
 SCALE = ".scale"
 # in config.json of a directory that `pybeam.quantize` has written
@@ -97,7 +99,8 @@ class Checkpoint:
     """Named tensors of `model.safetensors` or of the shards of `model.safetensors.index.json`.
 
     Names are without the prefix "model.", or another of `PREFIXES`, which checkpoints of the bare base model
-    lack. `is_checked` is whether `check_finite` looks for NaN and infinities.
+    lack. What stands beside a language model is left out. `is_checked` is whether `check_finite` looks for
+    NaN and infinities.
     """
 
     # whether integers may also be taken as the floats that they stand for
@@ -113,9 +116,13 @@ class Checkpoint:
         self.raw: dict[str, str] = {}  # name -> name in the file
         index = self._index()
         used = (prefix for prefix in PREFIXES if any(raw.startswith(prefix) for raw in index))
-        self._prefix = next(used, PREFIXES[0])
+        self._prefix = next(used, "model.")
         for raw, stored in index.items():
             name = raw.removeprefix(self._prefix)
+            if self._prefix in OF_LANGUAGE and name == raw:
+                name = raw.removeprefix("language_model.")
+                if name.removesuffix(SCALE) not in TIED:
+                    continue
             self.stored[name], self.raw[name] = stored, raw
         if self.is_quantised:
             self._check_scales()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from pybeam.backends import Backend, torch_layers
 from pybeam.models.base import Alignment, InProcess, Model, Session
 from pybeam.models.rows import Rows
+from pybeam.text.tokenizer import load_vocabularies
 
 
 class Ensemble(InProcess, Model):
@@ -170,3 +172,20 @@ class EnsembleSession(Session):
     def advance(self, source: Tensor, target: Tensor) -> None:
         for member in self._members:
             member.advance(source, target)
+
+
+def check_vocabularies(directories: Sequence[Path]) -> None:
+    """Raise ValueError if an id stands for different tokens in two of these models."""
+    found = [(directory, load_vocabularies(directory)) for directory in directories]
+    known = [(directory, vocabularies) for directory, vocabularies in found if vocabularies]
+    for directory, vocabularies in known[1:]:
+        first, expected = known[0]
+        for side, ours, theirs in zip(("source", "target"), vocabularies, expected, strict=True):
+            if ours == theirs:
+                continue
+            token = min(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
+            raise ValueError(
+                f"members of an ensemble must have one {side} vocabulary, but {token!r} is "
+                f"{theirs.get(token, 'no token')} in {first} and {ours.get(token, 'no token')} in "
+                f"{directory}; average only models that were trained with the same tokenizer"
+            )

@@ -27,9 +27,8 @@ from pybeam.models.transformer.config import (
     read_config,
 )
 from pybeam.models.transformer.model import Transformer
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import folder_config
 from pybeam.text.model_files import blaming
-from pybeam.text.tokenizer import load_vocabularies
 
 if TYPE_CHECKING:
     from pybeam.models.ensemble import Ensemble
@@ -84,7 +83,8 @@ def load_model(
     - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 and Qwen3-MoE (`qwen2`, `qwen3`,
       `qwen3_moe`), Llama (`llama`), Mistral (`mistral`), Mixtral (`mixtral`), Phi and Phi-3 (`phi`, `phi3`),
       Gemma 1 to 3 (`gemma`, `gemma2`, `gemma3_text`), GPT-2 (`gpt2`), GPT-NeoX and Pythia (`gpt_neox`),
-      OPT (`opt`), Bloom (`bloom`), Falcon (`falcon`);
+      OPT (`opt`), Bloom (`bloom`), Falcon (`falcon`), and of models that see images, too, the one for text:
+      Gemma 3 (`gemma3`), LLaVA (`llava`, `llava_next`), Mistral 3 (`mistral3`);
     - `attentional_lstm`, see `pybeam.models.Rnn`.
 
     A folder of CTranslate2 (`model.bin` of version 2 or later, with vocabularies) is read as it is, if its
@@ -145,10 +145,10 @@ def load_model(
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
         return _load(directories[0], target, wanted, kept, check_finite, eos_id)
-    _check_vocabularies(directories)
-    members = [_load(one, target, wanted, kept, check_finite, eos_id) for one in directories]
-    from pybeam.models.ensemble import Ensemble
+    from pybeam.models.ensemble import Ensemble, check_vocabularies
 
+    check_vocabularies(directories)
+    members = [_load(one, target, wanted, kept, check_finite, eos_id) for one in directories]
     try:
         return Ensemble(members)
     except ValueError as error:
@@ -258,7 +258,7 @@ def _assembly_of(config: TransformerConfig) -> type[Assembly]:
 def _model_type(directory: Path) -> str | None:
     """Return what `config.json` calls the family of a directory's model; None: nothing."""
     path = directory / "config.json"
-    found = read_json(path).get("model_type") if path.exists() else None
+    found = folder_config(directory).get("model_type") if path.exists() else None
     return found if isinstance(found, str) else None
 
 
@@ -315,23 +315,6 @@ def _load_onnx(
         model.settings = read_settings(directory)
     log.info("loaded %r from %s for ONNX Runtime, %r", model, directory, model.settings)
     return model
-
-
-def _check_vocabularies(directories: Sequence[Path]) -> None:
-    """Raise ValueError if an id stands for different tokens in two of these models."""
-    found = [(directory, load_vocabularies(directory)) for directory in directories]
-    known = [(directory, vocabularies) for directory, vocabularies in found if vocabularies]
-    for directory, vocabularies in known[1:]:
-        first, expected = known[0]
-        for side, ours, theirs in zip(("source", "target"), vocabularies, expected, strict=True):
-            if ours == theirs:
-                continue
-            token = min(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
-            raise ValueError(
-                f"members of an ensemble must have one {side} vocabulary, but {token!r} is "
-                f"{theirs.get(token, 'no token')} in {first} and {ours.get(token, 'no token')} in "
-                f"{directory}; average only models that were trained with the same tokenizer"
-            )
 
 
 def working_device(device: str | torch.device) -> torch.device:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, ids, number, whole
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import folder_config, read_json
 
 GENERATION = "generation_config.json"
 # what transformers takes for a field that an older config.json lacks
@@ -111,7 +111,7 @@ def read_settings(directory: Path) -> Settings:
     Raises:
         ValueError: a file cannot be read, or has a value that `generate` could not have.
     """
-    config = read_json(directory / "config.json")
+    config = folder_config(directory)
     path, found = generation_fields(directory, config)
     has_encoder = bool(config.get("is_encoder_decoder", True))
     values: dict[str, Any] = {}

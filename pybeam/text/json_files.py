@@ -38,6 +38,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def folder_config(directory: Path) -> dict[str, Any]:
+    """Read `config.json`; that of a model that sees, too, as the one of its language model.
+
+    Raises ValueError as `read_json`.
+    """
+    config = read_json(directory / "config.json")
+    if "text_config" not in config:
+        return config
+    from pybeam.text.seeing import of_language
+
+    return of_language(config)
+
+
 def positive(path: Path, config: dict[str, Any], name: str, most: int = LARGEST) -> int:
     """Return a size that a config must have. Raises ValueError if it is missing, or not 1 to `most`."""
     value = config.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pybeam.text.json_files import LARGEST, read_json
+from pybeam.text.json_files import LARGEST, folder_config, read_json
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class TokenizerFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.config, self.words = self._read("config.json"), None
+        self.config = folder_config(directory) if self.has("config.json") else {}
+        self.words = None
         if "model_type" not in self.config:
             from pybeam.text.foreign import read_words
 

@@ -11,7 +11,7 @@ from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.transformer.facts import ExpertFacts, NormFacts, StackFacts
 from pybeam.models.transformer.families import FAMILIES, Family, Flag
 from pybeam.models.transformer.frequencies import Frequencies, read_frequencies
-from pybeam.text.json_files import MAX_LAYERS, eos_ids, read_generation, read_json
+from pybeam.text.json_files import MAX_LAYERS, eos_ids, folder_config, read_generation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 # positions of models that name no limit; slopes are tabulated for so many distances
@@ -50,7 +50,7 @@ def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> C
         ValueError: a file or field is missing or wrong, or its value is not supported.
     """
     path = directory / "config.json"
-    config = read_json(path)
+    config = folder_config(directory)
     generation = read_generation(directory, eos_id)
     model_type = config["model_type"]
     family = FAMILIES[model_type]
