@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,7 @@ TRANSLATORS: dict[str, dict[str, Any]] = {
     "flan-t5": {},
     "byt5": {},
     "mt5": {},
+    "umt5": {},
 }
 PLAIN_ROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=500.0))
 # the settings of these families that the converters take over
@@ -53,6 +55,8 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "bloom": {},
     "falcon": dict(activation="gelu"),
     "falcon, new": dict(activation="gelu", multi_query=False),
+    "phi": dict(num_key_value_heads=4),
+    "phi3": dict(sliding_window=None, rms_norm_eps=1e-6, **PLAIN_ROPE),
 }
 # fields that the converters read, and that configs of transformers 5 no longer have
 OLD_FIELDS: dict[str, dict[str, Any]] = {
@@ -60,6 +64,7 @@ OLD_FIELDS: dict[str, dict[str, Any]] = {
     "mbart": dict(normalize_before=True, normalize_embedding=True),
     "pegasus": dict(normalize_before=True, normalize_embedding=False),
     "gpt_neox": dict(rotary_pct=0.25),
+    "phi3": dict(rope_theta=500.0, rope_parameters=None),
 }
 
 
@@ -107,12 +112,45 @@ def write(network: Any, pieces: Pieces, directory: Path, quantization: str | Non
         setattr(network.config, name, value)
     if network.config.model_type == "gpt_neox":
         network.embed_out = network.get_output_embeddings()
+    elif network.config.model_type == "phi":
+        network = first_phi(network)
+    elif network.config.model_type == "phi3":
+        for layer in network.model.layers:
+            layer.self_attn.rotary_emb = SimpleNamespace(long_factor=None, short_factor=None)
     with torch.no_grad():
         spec = loader(network, pieces)
         spec.validate()
         spec.optimize(quantization=quantization)
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
+
+
+def first_phi(network: Any) -> Any:
+    """Return a Phi under the names of its first publication, which are those that the converter reads."""
+    config, base = network.config, network.model
+    size = config.hidden_size // config.num_attention_heads
+    own = SimpleNamespace(
+        n_layer=config.num_hidden_layers,
+        n_head=config.num_attention_heads,
+        activation_function=config.hidden_act,
+        rotary_dim=int(size * config.rope_parameters["partial_rotary_factor"]),
+        vocab_size=config.vocab_size,
+    )
+    layers = []
+    for layer in base.layers:
+        projections = [getattr(layer.self_attn, f"{part}_proj") for part in "qkv"]
+        joined = torch.nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        for name in ("weight", "bias"):
+            joined.get_parameter(name).data = torch.cat(
+                [getattr(one, name).data for one in projections]
+            )
+        mixer = SimpleNamespace(Wqkv=joined, out_proj=layer.self_attn.dense)
+        layers.append(SimpleNamespace(ln=layer.input_layernorm, mixer=mixer, mlp=layer.mlp))
+    return SimpleNamespace(
+        config=own,
+        transformer=SimpleNamespace(embd=SimpleNamespace(wte=base.embed_tokens), h=layers),
+        lm_head=SimpleNamespace(linear=network.lm_head, ln=base.final_layernorm),
+    )
 
 
 def tiny_translator(kind: str) -> transformers.PreTrainedModel:

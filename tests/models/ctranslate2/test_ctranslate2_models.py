@@ -100,7 +100,7 @@ def test_a_generator_finds_the_same_tokens(kind, tmp_path):
 
 @pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("quantisation", QUANTISATIONS)
-@pytest.mark.parametrize("kind", ["m2m_100-even", "marian", "t5", "qwen3", "gemma3"])
+@pytest.mark.parametrize("kind", ["m2m_100-even", "marian", "t5", "umt5", "qwen3", "gemma3", "phi"])
 def test_each_type_of_weights_is_near_the_original(kind, quantisation, tmp_path):
     network = tiny_translator(kind) if kind in TRANSLATORS else tiny_generator(kind)
     network.save_pretrained(tmp_path / "original")
