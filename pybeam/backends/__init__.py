@@ -233,11 +233,6 @@ def _warn_without_kernels() -> None:
             warnings.warn(f"decoding will be slow: {error.__cause__}", RuntimeWarning, stacklevel=4)
 
 
-def _instruction_set(backend: Backend) -> str:
-    isa = getattr(backend, "isa", None)
-    return "" if isa is None else f", {isa()}"
-
-
 def for_decoding(name: str, device: torch.device) -> Backend:
     """Return the module as `resolve` does. Raises ValueError if it cannot decode on such a device."""
     backend = resolve(name, device)
@@ -258,5 +253,6 @@ def for_decoding(name: str, device: torch.device) -> Backend:
             "backend='auto', or set TRITON_INTERPRET=1 before Python starts to run them in Triton's "
             "slow interpreter"
         )
-    log.info("decoding on %s with %s%s", device, backend.__name__, _instruction_set(backend))
+    isa = getattr(backend, "isa", None)
+    log.info("decoding on %s with %s%s", device, backend.__name__, f", {isa()}" if isa else "")
     return backend

@@ -129,9 +129,9 @@ class FinishedBatch(NamedTuple):
 
     def _without_hypotheses(self) -> list[Result]:
         report, results = self.report, []
-        lines = zip(report.reason, report.steps, report.expansions, strict=True)
-        for i, (source, (number, *cost)) in enumerate(zip(self.sources, lines, strict=True)):
-            reason, error = STOP_REASONS[number], self.errors[i]
+        for i, source in enumerate(self.sources):
+            reason, error = STOP_REASONS[report.reason[i]], self.errors[i]
+            cost = report.steps[i], report.expansions[i]
             result = Result(source.index, source.request.id, [], reason, *cost)
             if error is None and reason == "error":
                 error = ValueError(
