@@ -55,6 +55,7 @@ using CollectRow = int64_t (*)(const void* row, int64_t vocab_size, const float*
 // is a pair of a row and a head that reads the key head, heads innermost.
 struct AttendTask {
     int64_t source;
+    int64_t next_source;  // of the thread, which may fetch its cells
     int64_t first_head, last_head;
     int64_t first, last;
 };

@@ -1,7 +1,6 @@
 // Attention over the cells of one source. Included inside a namespace, after the vectors.
 
 constexpr int kCells = 4;  // keys that share a load of a query
-constexpr int kStreams = 4;
 // From so many rows on, turning keys and copying values is less work than it saves.
 constexpr int64_t kManyRows = 16;
 
@@ -116,7 +115,11 @@ struct TaskView {
           num_cells(params.num_common(slot) + trunk),
           path_length(params.path == nullptr ? 0 : params.path_length[slot] - trunk),
           num_rows(task.last - task.first),
-          num_heads(task.last_head - task.first_head) {}
+          num_heads(task.last_head - task.first_head),
+          next_cell(params.cell + params.slot[task.next_source] * params.max_cells),
+          num_next_cells(task.next_source == task.source
+                             ? 0
+                             : params.num_cells[params.slot[task.next_source]]) {}
 
     int64_t row(int64_t i) const { return params.offset[task.source] + (task.first + i) / group; }
     int64_t head(int64_t h, int64_t i) const {
@@ -171,40 +174,20 @@ struct TaskView {
     int64_t num_cells;    // that rows read together, the trunk too
     int64_t path_length;  // cells that each row reads for itself
     int64_t num_rows, num_heads;
+    const int32_t* next_cell;  // cells of the next source
+    int64_t num_next_cells;
     int64_t first_cell = 0;  // place of `cell` in its line
 };
 
-// Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
-// plain reads: processors drop prefetch instructions when many are under way, but not reads. The
-// cells of a source alone are there since the last step.
+// Fetches what a head has in these cells. Hardware does not know where the next ones lie.
 template <class C>
-inline void read_rows(const C* data, int64_t cell_stride, int64_t head_stride, const int32_t* cell,
-                      int64_t num_heads, int64_t head_size) {
+inline void fetch_cells(const C* data, int64_t stride, const int32_t* cell, int64_t num_cells,
+                        int64_t head_size) {
     constexpr int64_t kLine = 64 / sizeof(C);
-    for (int64_t h = 0; h < num_heads; ++h) {
+    for (int64_t u = 0; u < num_cells; ++u) {
         for (int64_t d = 0; d < head_size; d += kLine) {
-            for (int s = 0; s < kStreams; ++s) {
-                const C* line = data + cell[s] * cell_stride + h * head_stride + d;
-                asm volatile("" : : "r"(*reinterpret_cast<const char*>(line)));
-            }
+            __builtin_prefetch(data + cell[u] * stride + d, 0, 2);
         }
-    }
-}
-
-template <class T, class C>
-inline void read_tile(const TaskView<T, C>& view, int64_t begin) {
-    constexpr int64_t kApart = kTileCells / kStreams;
-    const TreeAttentionParams& p = view.params;
-    const int64_t last = view.tile_size(begin, kTileCells) - 1;
-    for (int64_t c = 0; c < std::min(kApart, last + 1); ++c) {
-        int32_t cell[kStreams];
-        for (int s = 0; s < kStreams; ++s) {
-            cell[s] = view.cell[begin + std::min(c + s * kApart, last)];
-        }
-        read_rows(view.key(0), p.key_cell_stride, p.key_head_stride, cell, view.num_heads,
-                  p.head_size);
-        read_rows(view.value(0), p.value_cell_stride, p.value_head_stride, cell, view.num_heads,
-                  p.head_size);
     }
 }
 
@@ -228,7 +211,7 @@ inline void score_many(const TaskView<T, C>& view, const float* query, float* tu
     }
 }
 
-// The same for any number of rows.
+// The same for any number of rows. Values are fetched meanwhile.
 template <class T, class C>
 inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blocks,
                       const float* query, C* copy, float* scores, int64_t stride) {
@@ -238,7 +221,6 @@ inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blo
     const int64_t size = padded(view.params.head_size);
     for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
         const int64_t num_cells = view.tile_size(begin, kTileCells);
-        if (view.params.num_sources > 1) read_tile(view, begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
             const Cells<C> keys =
                 tile_of(view.key(h), view.params.key_cell_stride, view.cell + begin, num_cells,
@@ -246,6 +228,8 @@ inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blo
             const float* head_query = query + h * view.num_rows * size;
             float* head_scores = scores + h * view.num_rows * stride + begin;
             for (int64_t u = 0; u < num_cells; u += kCells) {
+                fetch_cells(view.value(h), view.params.value_cell_stride, view.cell + begin + u,
+                            std::min<int64_t>(kCells, num_cells - u), view.params.head_size);
                 blocks.for_each([&](auto rows, int64_t first) {
                     score_cells<rows()>(head_query + first * size, keys.row + u, size,
                                         head_scores + first * stride + u, stride);
@@ -255,7 +239,8 @@ inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blo
     }
 }
 
-// out[query] = sum over u of weights[query][u] * value[u].
+// out[query] = sum over u of weights[query][u] * value[u]. Keys of the next source are fetched
+// meanwhile.
 template <class T, class C>
 inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blocks,
                     const float* weights, int64_t stride, C* copy, float* out) {
@@ -271,6 +256,8 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
                         view.params.head_size, view.has_many_rows(), copy);
             const float* head_weights = weights + h * view.num_rows * stride + begin;
             float* head_out = out + h * view.num_rows * size;
+            fetch_cells(view.key(h), view.params.key_cell_stride, view.next_cell + begin,
+                        std::min(tile_cells, view.num_next_cells - begin), view.params.head_size);
             blocks.for_each([&](auto rows, int64_t first) {
                 mix_values<rows()>(head_weights + first * stride, stride, values, num_cells, size,
                                    head_out + first * size);

@@ -45,7 +45,7 @@ void check_order(const TreeAttentionParams& p) {
 // idle.
 int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t cells,
                       int64_t blocks, int num_threads) {
-    if (params.num_sources * blocks < kTasksPerThread * num_threads) return 1;
+    if (num_threads > 1 && params.num_sources * blocks < kTasksPerThread * num_threads) return 1;
     const int64_t most = std::min(kMostQueries / std::max<int64_t>(rows, 1),
                                   kMostScores / std::max<int64_t>(rows * cells, 1));
     return std::clamp<int64_t>(most, 1, params.num_key_heads);
@@ -138,7 +138,7 @@ void clear_padding(const TreeAttentionParams& p) {
 }
 
 AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_threads)
-    : params_(params) {
+    : params_(params), num_threads_(num_threads) {
     if (params.path != nullptr) {
         for (int64_t a = 0; a < params.num_sources; ++a) trunk_.push_back(trunk_of(params, a));
         params_.trunk = trunk_.data();
@@ -165,6 +165,7 @@ void AttentionTasks::run(int64_t i) const {
     const int64_t group = params_.num_heads / params_.num_key_heads;
     AttendTask task;
     task.source = i / blocks_ / head_tasks_;
+    task.next_source = std::min(i + num_threads_, size() - 1) / blocks_ / head_tasks_;
     task.first_head = i / blocks_ % head_tasks_ * heads_;
     task.last_head = std::min(task.first_head + heads_, params_.num_key_heads);
     task.first = i % blocks_ * kMostRows;

@@ -26,6 +26,7 @@ class AttentionTasks {
 
   private:
     TreeAttentionParams params_;
+    int num_threads_;
     std::vector<int64_t> trunk_;  // by source
     int64_t work_ = 0;
     int64_t blocks_, heads_, head_tasks_, scratch_size_;
