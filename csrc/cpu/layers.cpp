@@ -23,11 +23,13 @@ struct Buffers {
           qkv(arrays.floats(params.qkv_size())),
           attended(arrays.floats(params.attended_size())),
           inner(arrays.floats((params.is_gated ? 2 : 1) * params.inner_size)),
+          states(arrays.floats(params.state_pool.is_there ? params.output.num_columns : 0)),
           prepared(arrays, std::max({params.size, params.inner_size, params.attended_size()})) {}
 
     float* x;
     float* normal;  // norms of x, or what a norm makes of before it is added to x
     float *qkv, *attended, *inner;
+    float* states;  // keys and values of a decoder
     PreparedRows prepared;
 };
 
@@ -58,7 +60,7 @@ class Member : Sublayers {
     void run() {
         if (p_.embed != nullptr) embed();
         for (size_t i = 0; i < p_.layers.size(); ++i) run_layer(i);
-        if (p_.out != nullptr) finish();
+        if (p_.is_read()) finish();
     }
 
   private:
@@ -74,7 +76,7 @@ class Member : Sublayers {
         read(layer.self_norms, layer.qkv, b_.qkv);
         place_keys(layer, i);
         // nobody reads what follows the last keys and values
-        if (p_.out == nullptr && i + 1 == p_.layers.size()) return;
+        if (!p_.is_read() && i + 1 == p_.layers.size()) return;
         attend_own(layer, i);
         if (p_.is_parallel) read_inner(layer);
         add(layer.self_out, b_.attended, layer.self_norms);
@@ -152,14 +154,14 @@ class Member : Sublayers {
                 turn(layer, layer.query_norm, row, query, p_.num_heads);
                 turn(layer, layer.key_norm, row, key, p_.num_key_heads);
             }
-            if (p_.own_pool.is_there && p_.cell[row] >= 0) fill_cell(i, p_.cell[row], key);
+            if (p_.own_pool.is_there) fill_cell(p_.own_pool, i, p_.cell[row], key);
         };
         for_rows(place_row, turns ? 1 : 8);
     }
 
-    // Writes a key and the value that follows it.
-    void fill_cell(size_t i, int64_t cell, const float* key) const {
-        const LayerPool& pool = p_.own_pool;
+    // Writes a key of layer i and the value that follows it.
+    static void fill_cell(const LayerPool& pool, int64_t i, int64_t cell, const float* key) {
+        if (cell < 0) return;
         const int64_t size = 2 * pool.key_size, place = i * pool.layer_stride + cell * size;
         if (pool.dtype == DType::kFloat32) {
             std::memcpy(static_cast<float*>(pool.data) + place, key, size * sizeof(float));
@@ -194,7 +196,8 @@ class Member : Sublayers {
 
     // Logits, or the last states where there is no output layer.
     void finish() const {
-        if (p_.output.weight != nullptr) return compute_logits();
+        if (p_.state_pool.is_there) return keep_states();
+        if (p_.output.weight != nullptr) return compute_logits(p_.out);
         for_rows([&](int64_t row) {
             settle(row);
             float* const out = p_.out + row * p_.size;
@@ -205,8 +208,20 @@ class Member : Sublayers {
         });
     }
 
-    void compute_logits() const {
-        const LinearParams output = reading(p_.final_norm, p_.output, p_.out, Activation::kNone);
+    // Keys and values of all layers of a decoder.
+    void keep_states() const {
+        compute_logits(b_.states);
+        const int64_t columns = p_.output.num_columns, size = 2 * p_.state_pool.key_size;
+        for_rows([&](int64_t row) {
+            const float* const states = b_.states + row * columns;
+            for (int64_t i = 0; i < columns / size; ++i) {
+                fill_cell(p_.state_pool, i, p_.cell[row], states + i * size);
+            }
+        });
+    }
+
+    void compute_logits(float* y) const {
+        const LinearParams output = reading(p_.final_norm, p_.output, y, Activation::kNone);
         prepare(LinearTasks(output, team_.size()),
                 [&](int64_t row) { make_input(p_.final_norm, row); });
         if (p_.selection == nullptr) return compute_logits(team_, output);
@@ -268,7 +283,7 @@ class Member : Sublayers {
 };
 
 int64_t work_of(const LayersParams& params) {
-    int64_t work = params.out == nullptr ? 0 : work_of(params.output);
+    int64_t work = params.is_read() ? work_of(params.output) : 0;
     for (const LayerWeights& layer : params.layers) {
         for (const LinearWeights* weights : {&layer.qkv, &layer.self_out, &layer.cross_query,
                                              &layer.cross_out, &layer.inner, &layer.inner_out}) {
@@ -292,7 +307,9 @@ void check(const LayersParams& params) {
     if (params.embed != nullptr) check_embed(*params.embed);
     check_addresses(params.own);
     if (params.cross_pool.is_there) check_addresses(params.cross);
-    if (params.own_pool.is_there) check_cells(params.own_pool, params.cell, params.num_rows);
+    for (const LayerPool& pool : {params.own_pool, params.state_pool}) {
+        if (pool.is_there) check_cells(pool, params.cell, params.num_rows);
+    }
     for (const RotaryTable& table : params.rotary) {
         check_positions(params.place, params.num_rows, table);
     }

@@ -38,8 +38,10 @@ struct StackShape {
 
 // The cells that rows attend over in one call.
 struct StackCells {
-    OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, key heads, head size]
-    OptionalTensor cell;                  // [rows], where each row's key and value go
+    // [layers, cells, 2, key heads, head size]. An encoder whose output layer gives keys and values
+    // of a decoder writes them to the second.
+    OptionalTensor own_pool, cross_pool;
+    OptionalTensor cell;  // [rows], where each row's keys and values go
     // `sources` are encoder states in `cross_pool`, or prompts in `own_pool`, behind which all
     // positions of rows are counted
     std::vector<Tensor> own, sources;
@@ -130,7 +132,7 @@ class LayerProgram {
 
     // Stores the positions of a decoder's rows at their cells.
     static void place_rows(const LayersParams& params, const Tensor& cell_position) {
-        if (params.cell == nullptr || params.own.position == nullptr) return;
+        if (!params.own_pool.is_there || params.own.position == nullptr) return;
         for (int64_t row = 0; row < params.num_rows; ++row) {
             const int32_t cell = params.cell[row];
             PYBEAM_CHECK(cell >= -1 && cell < cell_position.numel(), "`cell` is out of range");
@@ -229,10 +231,13 @@ class LayerProgram {
 
     LayersParams params_of(const OptionalTensor& out, int64_t num_rows,
                            const StackCells& cells) const {
-        PYBEAM_CHECK_VALUE(cells.own_pool.has_value() == cells.cell.has_value(),
+        const bool keeps_states = !shape_.has_cross && cells.cross_pool.has_value();
+        PYBEAM_CHECK_VALUE((cells.own_pool.has_value() || keeps_states) == cells.cell.has_value(),
                            "`own_pool` and `cell` go together");
-        PYBEAM_CHECK_VALUE(cells.cross_pool.has_value() == shape_.has_cross,
-                           "`cross_pool` must be given for a decoder alone");
+        PYBEAM_CHECK_VALUE(cells.cross_pool.has_value() || !shape_.has_cross,
+                           "`cross_pool` must be given for a decoder");
+        PYBEAM_CHECK_VALUE(!keeps_states || !(cells.own_pool.has_value() || out.has_value()),
+                           "`own_pool` and `out` must be left out where an encoder has a pool");
         LayersParams params = params_;
         params.num_rows = num_rows;
         if (out.has_value()) {
@@ -245,7 +250,11 @@ class LayerProgram {
         const int64_t layers = static_cast<int64_t>(params.layers.size());
         const Heads& heads = shape_.heads;
         params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads);
-        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads);
+        if (keeps_states) {
+            params.state_pool = state_pool(*cells.cross_pool);
+        } else {
+            params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads);
+        }
         const int64_t num_cells = cells.own_pool.has_value() ? params.own_pool.num_cells : num_rows;
         params.own = attention_of(cells.own, num_rows, heads, num_cells, shape_.scale);
         params.own.soft_cap = static_cast<float>(shape_.soft_cap);
@@ -259,6 +268,17 @@ class LayerProgram {
         }
         params.num_threads = num_threads();
         return params;
+    }
+
+    // A pool for all that the output layer gives, whatever the layers and heads of a decoder are.
+    LayerPool state_pool(const Tensor& pool) const {
+        check_dim("cross_pool", pool, 5);
+        const int64_t layers = pool.size(0), heads = pool.size(3), size = pool.size(4);
+        const int64_t columns = 2 * layers * heads * size;
+        PYBEAM_CHECK_VALUE(columns > 0 && columns == shape_.num_columns,
+                           "`cross_pool` must have room for the ", shape_.num_columns,
+                           " columns of the output layer, but is ", pool.sizes());
+        return pool_of("cross_pool", pool, layers, {heads, heads, size});
     }
 
     // Says where rows and cells stand. A prompt's cells are in the order of their positions.

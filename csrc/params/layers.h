@@ -76,19 +76,23 @@ struct LayersParams {
     const EmbedParams* embed;  // makes the inputs, without `y`; null: they are x
     float* x;                  // [rows, size], changed; null where there is `embed`
     const int32_t* place;      // of each row, in the rotary tables
-    // logits [rows, columns], or states [rows, size] without an output layer; null: keys and values
-    // are all that is wanted
+    // logits [rows, columns], or states [rows, size] without an output layer; null: those that go
+    // to a pool are all that is wanted
     float* out;
     // chooses among the logits, of which `out` keeps a few rows at a time then; or null
     Selection* selection;
     // in a decoder keys and values are written to the pool; in an encoder, which has none, rows
     // attend over the rows of their own source
     LayerPool own_pool, cross_pool;
-    const int32_t* cell;  // where each row's key and value go, -1: nowhere
+    // where the output layer of an encoder writes keys and values of all layers of a decoder
+    LayerPool state_pool;
+    const int32_t* cell;  // where each row's keys and values go, -1: nowhere
     // what attention reads, without queries, keys and values
     TreeAttentionParams own, cross;
     int num_threads;
 
+    // Whether somebody reads what follows the keys and values of the last layer.
+    bool is_read() const { return out != nullptr || state_pool.is_there; }
     // Numbers of the queries of a row, and of its queries, keys and values.
     int64_t attended_size() const { return num_heads * head_size; }
     int64_t qkv_size() const { return (num_heads + 2 * num_key_heads) * head_size; }

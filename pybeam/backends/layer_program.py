@@ -49,15 +49,16 @@ class LayerProgram(Protocol):
         cell_position: Tensor | None,
         /,
     ) -> None:
-        """Compute `out` [R, V], or [R, d] without an output layer; without `out`, keys and values alone.
+        """Compute `out` [R, V], or [R, d] without an output layer; without `out`, what goes to pools alone.
 
         More rows of `out` stay as they are.
 
         `inputs` are tokens and their rows in the tables of positions, both [R] int32, or x [R, d], which is
         overwritten. A decoder writes keys and values to `cell` [R] of `own_pool` [layers, cells, 2, G, D].
-        Without a pool rows attend over rows. `Cells.given` says what each row sees. `position` [R] and
+        Rows of an encoder attend over rows. If its output layer gives keys and values of a decoder, they go
+        to `cell` [R] of `cross_pool`. `Cells.given` says what each row sees. `position` [R] and
         `cell_position` [cells], both int32, are needed where layers have windows or position biases; a
-        decoder writes the positions of rows to `cell`, and without a pool both are of rows. Rows with a
+        decoder writes the positions of rows to `cell`, and in an encoder both are of rows. Rows with a
         position alone are those of prompts, and see what `prompt_attention` lets them see.
 
         `source_cells` are the cells of encoder states in `cross_pool`. Without such a pool they may be those

@@ -110,6 +110,44 @@ def test_keys_and_values_are_rounded_to_nearest(program):
     assert torch.equal(rounded, exact.bfloat16())
 
 
+def of_encoder(out, pool, cell) -> tuple:
+    """Arguments of a stack without cross-attention: two rows that see each other."""
+    cells = ints(0, 2), ints(0), ints(0, 1).view(1, 2), ints(2)
+    return out, (ints(3, 69), ints(8, 0)), None, pool, cell, cells, (), None, None
+
+
+def encoder(num_columns: int):
+    """The program without its cross-attention, and with another output layer."""
+    own, first = weights(), SELF_NORM + 6 + 3 + 4 + 3
+    of_cross = slice(first, first + 12)
+    del own[of_cross]
+    own[OUTPUT : OUTPUT + 3] = linear(num_columns, D)
+    return native.layer_program(
+        tuple(own), SHAPE._replace(has_cross=False, num_columns=num_columns)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_encoder_writes_keys_and_values_of_a_decoder(dtype):
+    """As they would be written one by one, whatever its own layers and heads are."""
+    layers, heads, size = 3, 5, 4
+    program, out = encoder(layers * 2 * heads * size), torch.zeros(2, layers * 2 * heads * size)
+    program.run(*of_encoder(out, None, None))
+    pool = torch.zeros(layers, CELLS, 2, heads, size, dtype=dtype)
+    program.run(*of_encoder(None, pool, ints(4, -1)))
+    expected = torch.zeros_like(pool)
+    expected[:, 4] = out[0].view(layers, 2, heads, size).to(dtype)
+    assert out[0].abs().sum() > 0 and torch.equal(pool, expected)
+    for given, error, message in (
+        (of_encoder(None, pool[:2].clone(), ints(0, 1)), ValueError, "room for the 120 columns"),
+        (of_encoder(None, pool, ints(0, CELLS)), RuntimeError, "`cell` must be from 0 to 4"),
+        (of_encoder(None, pool, None), ValueError, "`cell` go together"),
+        (of_encoder(out, pool, ints(0, 1)), ValueError, "must be left out where an encoder has"),
+    ):
+        with pytest.raises(error, match=message):
+            program.run(*given)
+
+
 def test_hidden_states_as_inputs(program):
     given = arguments() | dict(inputs=torch.randn(2, D))
     program.run(*given.values())
@@ -160,7 +198,7 @@ def with_cell(name: str, index: int, value: torch.Tensor):
         (dict(cell=None), ValueError, "`own_pool` and `cell` go together"),
         (dict(cell=ints(1, CELLS)), RuntimeError, "`cell` must be from 0 to 4"),
         (dict(cell=ints(1, -2)), RuntimeError, "`cell` must be from 0 to 4"),
-        (dict(cross_pool=None), ValueError, "`cross_pool` must be given for a decoder alone"),
+        (dict(cross_pool=None), ValueError, "`cross_pool` must be given for a decoder"),
         (dict(cross_pool=torch.randn(1, CELLS, 2, HEADS, 3)), ValueError, "`cross_pool` must be"),
         (
             dict(cross_pool=arguments()["cross_pool"].half()),

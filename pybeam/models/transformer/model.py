@@ -89,11 +89,7 @@ class Transformer(BuiltIn, TextSources):
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
-        return self.tokens_of(sources), position
-
-    def tokens_of(self, sources: Sequence[Tensor]) -> Tensor:
-        """Return the tokens [n] of checked sources, one after another."""
-        return to_device(torch.cat(list(sources)), torch.int32, self.device)
+        return to_device(torch.cat(list(sources)), torch.int32, self.device), position
 
 
 class TransformerSession(StackSession):
@@ -104,7 +100,7 @@ class TransformerSession(StackSession):
     def __init__(self, model: Transformer, backend: Backend) -> None:
         self.model, self.backend = model, backend
         decoder = model.decoder
-        self._encoder = StackRunner(backend, model.encoder)
+        self._encoder = StackRunner(backend, model.encoder, model.cross_key_value)
         self._decoder = StackRunner(backend, decoder, model.output)
         heads = len(decoder.layers), decoder.num_heads, decoder.head_size
         pool = *heads, model.cache_dtype, model.device
@@ -155,9 +151,13 @@ class TransformerSession(StackSession):
 
     def _encode(self, sources: Sequence[Any], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
-        lengths = self._lengths(sources)
-        cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
+        cell = self._source.allocate(slots, self._lengths(sources))  # [n] int32
         if not cell.numel():
+            return
+        # recordings may share states
+        if self._encoder.program is not None and not self.model.takes_features:
+            inputs, seen = self._encoder_given(sources)
+            self._encoder.keep(inputs, seen._replace(cell=cell), self._cross)
             return
         key_value = self.cross_keys_and_values(self.states(sources))
         for i, pool in enumerate(self._cross.both):
@@ -185,6 +185,10 @@ class TransformerSession(StackSession):
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Return hidden states [n, d] of these sources, one after another, without padding."""
+        return self._encoder.states(*self._encoder_given(sources))
+
+    def _encoder_given(self, sources: Sequence[Tensor]) -> tuple[Inputs, Seen]:
+        """Return what the encoder reads, and what its rows see: those of their own source."""
         model, device = self.model, self.model.device
         lengths = np.array(self._lengths(sources))  # [A]
         offsets = np.concatenate(([0], lengths.cumsum()))  # [A + 1]
@@ -197,7 +201,7 @@ class TransformerSession(StackSession):
         if model.encoder.has_distances:
             # rows are cells
             seen = seen._replace(position=position, cell_position=position)
-        return self._encoder.states(model.encoder_inputs(sources, position), seen)
+        return model.encoder_inputs(sources, position), seen
 
     def attention(
         self,

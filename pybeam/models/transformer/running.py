@@ -137,7 +137,7 @@ class StackRunner:
     Args:
         backend: the module that computes; a stack is one object there, if it has such programs.
         stack: an encoder or a decoder.
-        output: the output layer of a decoder; None for an encoder.
+        output: the output layer of a decoder, or what makes a decoder's keys and values of encoder states.
 
     Attributes:
         program: all as one object; None: operators do it.
@@ -218,6 +218,12 @@ class StackRunner:
             self._backend.soft_cap(capped, cap)
             out[:, column] = capped
         return out
+
+    def keep(self, inputs: Inputs, own: Seen, pool: KeyValuePool) -> None:
+        """Write what the output layer of an encoder's program gives to `own.cell` of a decoder's pool."""
+        assert self.program is not None
+        cells, _, cell, *places, sources = own
+        self.program.run(None, inputs, None, pool.memory, cell, cells.given, sources, *places)
 
     def write(self, inputs: Inputs, own: Seen) -> None:
         """Write keys and values of rows, whose states nobody reads."""
