@@ -122,7 +122,7 @@ def test_pages_of_many_sources(device):
         tree.open(slots, start_id=1)
         grow(tree, slots.tolist(), [0] * 20, [EOS] * 5 + list(range(5, 20)))
         tree.release(slots[::2].contiguous())
-        tree.check()
+        check_tree(tree)
     for name in ("num_free_pages", "num_pages", "num_free", "num_nodes", "num_live"):
         assert torch.equal(getattr(trees[0], name), getattr(trees[1], name)), name
     num_free = int(trees[0].num_free_pages)
