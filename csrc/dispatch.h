@@ -18,7 +18,7 @@ struct LayerNormParams;
 struct GluParams;
 struct LstmCellParams;
 struct MixtureParams;
-struct Int8Row;
+struct Int8Rows;
 struct BFloat16;
 enum class Activation : int32_t;
 struct Pair;
@@ -73,8 +73,8 @@ using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t
 // result is float32, or pairs of bfloat16 where an instruction multiplies them.
 using RoundRow = void (*)(const float* x, int64_t depth, void* out);
 
-// Quantises x [depth] to int8; zeros fill the last group of four.
-using QuantiseRow = void (*)(const float* x, int64_t depth, const Int8Row& out);
+// Quantises x [depth] to int8, the first row of `out`.
+using QuantiseRow = void (*)(const float* x, int64_t depth, const Int8Rows& out);
 
 using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
 
@@ -114,7 +114,7 @@ struct Kernels {
     Attend attend_paths[3];  // the same for rows that have paths
     Attend attend_paths_rounded;
     RoundCell round_cell;
-    MultiplyRows multiply_rows[5];  // by WeightType
+    MultiplyRows multiply_rows[6];  // by WeightType
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
     QuantiseRow quantise_row;

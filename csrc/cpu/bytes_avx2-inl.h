@@ -24,9 +24,20 @@ struct ByteVec {
     __m256i even, odd;
 };
 
-inline ByteVec load_bytes(const uint8_t* weight) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
+inline ByteVec split(__m256i bytes) {
     return {_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)};
+}
+
+inline ByteVec load_bytes(const uint8_t* weight) {
+    return split(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight)));
+}
+
+// The weights of the low or the high halves, each as 16 times weight + 128.
+template <bool kHigh>
+inline ByteVec load_halves(const uint8_t* weight) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
+    const __m256i halves = kHigh ? bytes : _mm256_slli_epi16(bytes, 4);
+    return split(_mm256_and_si256(halves, _mm256_set1_epi8(-16)));
 }
 
 // acc + the sums of two products of every column.

@@ -13,13 +13,23 @@ struct ByteVec {
     __mmask64 is_negative;
 };
 
-inline ByteVec load_bytes(const uint8_t* weight) {
-    const __m512i value = _mm512_xor_si512(_mm512_loadu_si512(weight), _mm512_set1_epi8(-128));
+inline ByteVec split(__m512i bytes) {
+    const __m512i value = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
     return {_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
 }
 
-// acc + the sums of the four products of every column. The sum of two products is at most 2 * 127^2
-// and so never saturates, as none of the numbers is -128.
+inline ByteVec load_bytes(const uint8_t* weight) { return split(_mm512_loadu_si512(weight)); }
+
+// The weights of the low or the high halves, each as 16 times weight + 128.
+template <bool kHigh>
+inline ByteVec load_halves(const uint8_t* weight) {
+    const __m512i bytes = _mm512_loadu_si512(weight);
+    const __m512i halves = kHigh ? bytes : _mm512_slli_epi16(bytes, 4);
+    return split(_mm512_and_si512(halves, _mm512_set1_epi8(-16)));
+}
+
+// acc + the sums of the four products of every column. The sum of two products is at most
+// 2 * 128 * 127 and so never saturates, as no input is -128.
 inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
     int32_t four;
     std::memcpy(&four, x, sizeof four);

@@ -13,6 +13,13 @@ inline ByteVec load_bytes(const uint8_t* weight) {
     return bytes;
 }
 
+// The weights of the low or the high halves, each as 16 times weight + 128.
+template <bool kHigh>
+inline ByteVec load_halves(const uint8_t* weight) {
+    const __m512i bytes = _mm512_loadu_si512(weight);
+    return _mm512_and_si512(kHigh ? bytes : _mm512_slli_epi16(bytes, 4), _mm512_set1_epi8(-16));
+}
+
 // acc + the sums of the four products of every column.
 inline Sums add_products(Sums acc, ByteVec weight, __m512i x) {
     // not the intrinsic, around which GCC 12 copies the sums from register to register

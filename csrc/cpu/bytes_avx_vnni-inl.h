@@ -11,6 +11,13 @@ inline ByteVec load_bytes(const uint8_t* weight) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
 }
 
+// The weights of the low or the high halves, each as 16 times weight + 128.
+template <bool kHigh>
+inline ByteVec load_halves(const uint8_t* weight) {
+    const __m256i bytes = load_bytes(weight);
+    return _mm256_and_si256(kHigh ? bytes : _mm256_slli_epi16(bytes, 4), _mm256_set1_epi8(-16));
+}
+
 // acc + the sums of the four products of every column.
 inline Sums add_products(Sums acc, ByteVec weight, __m256i x) {
     // not the intrinsic, around which GCC 12 copies the sums from register to register

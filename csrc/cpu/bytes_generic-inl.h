@@ -8,10 +8,22 @@ typedef int32_t Sums __attribute__((vector_size(16)));
 
 // Weights of kWidth columns.
 struct ByteVec {
-    const uint8_t* byte;
+    uint8_t byte[4 * kWidth];
 };
 
-inline ByteVec load_bytes(const uint8_t* weight) { return {weight}; }
+inline ByteVec load_bytes(const uint8_t* weight) {
+    ByteVec bytes;
+    std::memcpy(bytes.byte, weight, sizeof bytes);
+    return bytes;
+}
+
+// The weights of the low or the high halves, each as 16 times weight + 128.
+template <bool kHigh>
+inline ByteVec load_halves(const uint8_t* weight) {
+    ByteVec bytes = load_bytes(weight);
+    for (uint8_t& byte : bytes.byte) byte = static_cast<uint8_t>(kHigh ? byte & 0xf0 : byte << 4);
+    return bytes;
+}
 
 // acc + the sums of the four products of every column.
 inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {

@@ -37,7 +37,7 @@ constexpr Kernels make_kernels(const char* name) {
         &attend_paths<float, BFloat16>,
         &round_cell,
         {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>, &multiply_rows<float, Half>,
-         &multiply_rows<float, Bytes>, &multiply_narrow},
+         &multiply_rows<float, Bytes>, &multiply_narrow, &multiply_rows<float, Int4Group>},
         &round_row,
         kInputs<RoundedX, Pair> * sizeof(RoundedX),
         &quantise_row,

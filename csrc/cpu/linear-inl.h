@@ -2,9 +2,10 @@
 
 // Numbers of one column that stand together.
 template <class W>
-constexpr int64_t kTogether = std::is_same_v<W, Bytes>  ? 4
-                              : std::is_same_v<W, Pair> ? 2
-                                                        : 1;
+constexpr int64_t kTogether = std::is_same_v<W, Int4Group> ? kGroup
+                              : std::is_same_v<W, Bytes>   ? 4
+                              : std::is_same_v<W, Pair>    ? 2
+                                                           : 1;
 
 // Rows `first .. last` times one whole panel.
 template <class X, class W>
@@ -12,7 +13,7 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
     const int64_t depth = (params.depth + kTogether<W> - 1) / kTogether<W>;
     const W* weight = static_cast<const W*>(params.weight) + panel * depth * kPanel;
     PanelResults results(params, panel);
-    if constexpr (std::is_same_v<W, Bytes>) {
+    if constexpr (std::is_same_v<W, Bytes> || std::is_same_v<W, Int4Group>) {
         // the next panel is this thread's, unless another task begins there
         const bool is_last = params.panels_of_task == 0 || (panel + 1) % params.panels_of_task == 0;
         const char* next =

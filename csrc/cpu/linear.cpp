@@ -29,16 +29,23 @@ void set_memory(LinearParams* params) {
     static thread_local Scratch<int32_t> offsets;
     const int64_t rows = params->num_rows;
     const int64_t stride = prepared_stride(params->weight_type, params->depth);
+    const int64_t num = num_offsets(params->weight_type, params->depth);
     int8_t* rounded = values.room(rows * stride);
     params->rounded_x = rounded;
-    params->int8_x = {rounded, stride, scales.room(rows), offsets.room(rows)};
+    params->int8_x = {rounded, stride, scales.room(rows), offsets.room(rows * num), num};
 }
 
 }  // namespace
 
 int64_t prepared_stride(WeightType type, int64_t depth) {
     if (type == WeightType::kBFloat16) return (depth + 1) / 2 * pair_kernels().rounded_pair_bytes;
-    return type == WeightType::kInt8 ? (depth + 3) / 4 * 4 * kernels().int8_input_bytes : 0;
+    if (!is_integer(type)) return 0;
+    const int64_t together = type == WeightType::kInt4 ? kGroup : 4;
+    return (depth + together - 1) / together * together * kernels().int8_input_bytes;
+}
+
+int64_t num_offsets(WeightType type, int64_t depth) {
+    return type == WeightType::kInt4 ? (depth + kGroup - 1) / kGroup : 1;
 }
 
 LinearTasks::LinearTasks(const LinearParams& params, int num_threads)
@@ -61,8 +68,8 @@ bool LinearTasks::prepares() const {
 
 void LinearTasks::prepare(int64_t row) const {
     const float* x = params_.x + row * params_.x_stride;
-    if (params_.weight_type == WeightType::kInt8) {
-        kernels().quantise_row(x, params_.depth, params_.int8_x.row(row));
+    if (is_integer(params_.weight_type)) {
+        kernels().quantise_row(x, params_.depth, params_.int8_x.from(row));
     } else if (params_.weight_type == WeightType::kBFloat16) {
         const int64_t stride = prepared_stride(params_.weight_type, params_.depth);
         char* rounded = static_cast<char*>(params_.rounded_x) + row * stride;

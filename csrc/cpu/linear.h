@@ -7,6 +7,8 @@ namespace pybeam {
 
 // Bytes of one row as the product reads it: rounded to bfloat16 or int8; 0 for other weights.
 int64_t prepared_stride(WeightType type, int64_t depth);
+// Offsets of one row of int8.
+int64_t num_offsets(WeightType type, int64_t depth);
 
 // First every row is prepared, then all tasks are run. The caller has set `rounded_x` or `int8_x`
 // to memory of `prepared_stride` bytes a row, and scales and offsets.

@@ -1,5 +1,5 @@
-// Products of int8 rows with a panel of packed int8 weights. Included inside a namespace, before
-// the float products.
+// Products of int8 rows with a panel of packed int8 or int4 weights. Included inside a namespace,
+// before the float products.
 
 // Smaller rows count as zero: the inverse of their scale is no float.
 constexpr float kLeastMagnitude = 0x1p-100f;
@@ -26,14 +26,14 @@ inline float magnitude_of(const float* x, int64_t depth) {
 
 // q = round(x * 127 / max |x|). A row with NaN or infinities gets the scale NaN, so that all its
 // products are NaN.
-inline void quantise_row(const float* x, int64_t depth, const Int8Row& out) {
+inline void quantise_row(const float* x, int64_t depth, const Int8Rows& out) {
     const float magnitude = magnitude_of(x, depth);
-    const int64_t size = (depth + 3) / 4 * 4;
+    const int64_t size = out.stride / int64_t{sizeof(Input)};
     Input* const values = reinterpret_cast<Input*>(out.values);
     if (!(magnitude >= kLeastMagnitude)) {
         *out.scale = std::isnan(magnitude) ? NAN : 0.0f;
-        *out.offset = 0;
-        std::memset(values, 0, size * sizeof(Input));
+        std::memset(out.offset, 0, out.num_offsets * sizeof *out.offset);
+        std::memset(values, 0, out.stride);
         return;
     }
     *out.scale = magnitude / 127.0f;
@@ -42,31 +42,55 @@ inline void quantise_row(const float* x, int64_t depth, const Int8Row& out) {
     for (; k + kWidth <= depth; k += kWidth) {
         store_rounded(values + k, mul(load(x + k), inverse));
     }
-    if (k < depth) {
+    for (; k < size; k += kWidth) {
         Input block[kWidth];
         store_rounded(block, mul(load_some(x + k, depth - k, 0.0f), inverse));
-        std::memcpy(values + k, block, (size - k) * sizeof(Input));
+        std::memcpy(values + k, block, (size - k < kWidth ? size - k : kWidth) * sizeof(Input));
     }
-    *out.offset = offset_of(values, size);
+    const int64_t span = size / out.num_offsets;
+    for (int64_t i = 0; i < out.num_offsets; ++i) {
+        out.offset[i] = offset_of(values + i * span, span);
+    }
 }
 
 // Rows of int8 and what makes numbers of their products.
 struct Int8Inputs {
     Int8Rows rows;
-    const float* column_scale;  // of a whole panel
-    int64_t depth;              // groups of four
+    const float* column_scale;  // of a whole panel of int8
+    int64_t depth;              // groups of four, or of those that share a scale
     const char* next;           // weights that come next, or null
 
     Int8Inputs from(int64_t row) const { return {rows.from(row), column_scale, depth, next}; }
 };
 
+// Adds the products of a group of four of kRows rows, for kSumsVecs * kWidth columns.
+template <int kRows>
+__attribute__((always_inline)) inline void add_group(Sums (&acc)[kRows][kSumsVecs],
+                                                     const ByteVec (&weight)[kSumsVecs],
+                                                     const Input* const (&row)[kRows],
+                                                     int64_t group) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int c = 0; c < kSumsVecs; ++c) {
+            acc[r][c] = add_products(acc[r][c], weight[c], row[r] + 4 * group);
+        }
+    }
+}
+
+// Fetches one share of as many bytes as kSumsVecs * kWidth columns take.
+template <class W, int kShares>
+inline void fetch_share(const char* next, int64_t step) {
+    constexpr int kBytes = kShares == 0 ? 0 : sizeof(W) * kSumsVecs * kWidth / kShares;
+    for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(next + step * kBytes + i, 0, 2);
+}
+
 // y = x W^T for kRows rows and kSumsVecs * kWidth columns; first(row, column) are the sums before.
-// Fetches kFetched bytes for a group of four and of a column.
 // Integers are summed exactly, and what follows is the same on every instruction set: products and
 // sums are rounded one by one.
-template <int kRows, int kFetched, class First>
-inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, const First& first,
-                          const Results& to) {
+template <int kRows, int kShares, class First>
+inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, int64_t column,
+                          const First& first, const Results& to) {
     const Int8Inputs x = inputs;  // copies, which no store can change
     const Results results = to;
     Sums acc[kRows][kSumsVecs];
@@ -75,56 +99,108 @@ inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, const Fi
     for (int r = 0; r < kRows; ++r) {
         row[r] = reinterpret_cast<const Input*>(x.rows.values + r * x.rows.stride);
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, c * kWidth);
+        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, column + c * kWidth);
     }
     for (int64_t k = 0; k < x.depth; ++k) {
         ByteVec weight[kSumsVecs];
 #pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) {
-            weight[c] = load_bytes(panel[k * kPanel + c * kWidth].byte);
+            weight[c] = load_bytes(panel[k * kPanel + column + c * kWidth].byte);
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-            for (int c = 0; c < kSumsVecs; ++c) {
-                acc[r][c] = add_products(acc[r][c], weight[c], row[r] + 4 * k);
-            }
-        }
-        constexpr int kBytes = kFetched * kSumsVecs * kWidth;
-        for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(x.next + k * kBytes + i, 0, 2);
+        add_group<kRows>(acc, weight, row, k);
+        fetch_share<Bytes, kShares>(x.next, k);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
         const Vec scale = broadcast(x.rows.scale[r]);
 #pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) {
-            const Vec scales = mul(scale, load(x.column_scale + c * kWidth));
+            const Vec scales = mul(scale, load(x.column_scale + column + c * kWidth));
             results.put(r, c * kWidth, mul(to_floats(acc[r][c]), scales));
         }
     }
 }
 
+// A group of a panel's columns: their scales, and their weights as `LinearParams` says.
+struct Int4Block {
+    BFloat16 scale[kPanel];
+    Bytes pair[kGroup / 8][kPanel];
+};
+static_assert(sizeof(Int4Block) == kPanel * sizeof(Int4Group) && sizeof(Int4Group) == kGroupBytes);
+
+// The same with int4 weights; first(row, group) are the sums of a group before.
+template <int kRows, int kShares, class First>
+inline void multiply_pass(const Int8Inputs& inputs, const Int4Group* panel, int64_t column,
+                          const First& first, const Results& to) {
+    const Int8Inputs x = inputs;
+    const Results results = to;
+    const auto* block = reinterpret_cast<const Int4Block*>(panel);
+    Vec total[kRows][kSumsVecs];
+    const Input* row[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+        row[r] = reinterpret_cast<const Input*>(x.rows.values + r * x.rows.stride);
+#pragma GCC unroll 8
+        for (int c = 0; c < kSumsVecs; ++c) total[r][c] = broadcast(0.0f);
+    }
+    for (int64_t g = 0; g < x.depth; ++g, ++block) {
+        Sums acc[kRows][kSumsVecs];
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+            for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, g);
+        }
+        for (int64_t k = 0; k < kGroup / 8; ++k) {
+            const Bytes* pair = block->pair[k] + column;
+            const int64_t group = g * (kGroup / 4) + 2 * k;
+            ByteVec weight[kSumsVecs];
+#pragma GCC unroll 8
+            for (int c = 0; c < kSumsVecs; ++c)
+                weight[c] = load_halves<false>(pair[c * kWidth].byte);
+            add_group<kRows>(acc, weight, row, group);
+#pragma GCC unroll 8
+            for (int c = 0; c < kSumsVecs; ++c)
+                weight[c] = load_halves<true>(pair[c * kWidth].byte);
+            add_group<kRows>(acc, weight, row, group + 1);
+        }
+        fetch_share<Int4Group, kShares>(x.next, g);
+#pragma GCC unroll 8
+        for (int c = 0; c < kSumsVecs; ++c) {
+            const Vec scale = load(block->scale + column + c * kWidth);
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r) {
+                total[r][c] = add(total[r][c], mul(to_floats(acc[r][c]), scale));
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+        const Vec scale = broadcast(x.rows.scale[r] * 0x1p-4f);  // weights were taken 16 times
+#pragma GCC unroll 8
+        for (int c = 0; c < kSumsVecs; ++c) results.put(r, c * kWidth, mul(total[r][c], scale));
+    }
+}
+
 // The same for all columns of a panel and one of the blocks of rows.
-template <int kRows, class SumsBefore>
-inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
-                           int64_t row, int64_t block, int64_t num_blocks, PanelResults& results) {
-    const auto bytes = static_cast<int64_t>(x.depth * kPanel * sizeof(Bytes));
+template <int kRows, class W, class SumsBefore>
+inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const W* panel, int64_t row,
+                           int64_t block, int64_t num_blocks, PanelResults& results) {
+    const auto bytes = static_cast<int64_t>(x.depth * kPanel * sizeof(W));
     with_shares(block, x.next == nullptr ? 1 : num_blocks, [&](auto shares) {
-        constexpr int kShares = shares(), kFetched = kShares == 0 ? 0 : sizeof(Bytes) / kShares;
+        constexpr int kShares = shares();
         for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
             Int8Inputs own = x.from(row);
-            own.column_scale += c;
             if constexpr (kShares > 0) own.next += (block * bytes + c * bytes / kPanel) / kShares;
-            multiply_pass<kRows, kFetched>(
-                own, panel + c, [&](int r, int64_t column) { return sums(row + r, c + column); },
+            multiply_pass<kRows, kShares>(
+                own, panel, c, [&](int r, int64_t place) { return sums(row + r, place); },
                 results.of(row).from(c));
         }
     });
 }
 
-// The same for the rows `first .. last`; sums(row, column) come before.
-template <class SumsBefore>
-inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
+// The same for the rows `first .. last`; sums(row, column), or sums(row, group), come before.
+template <class W, class SumsBefore>
+inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const W* panel,
                            int64_t first, int64_t last, PanelResults& results) {
     static_assert(kPanel % (kSumsVecs * kWidth) == 0);
     const RowBlocks<kSumsRows> blocks(last - first);
@@ -137,8 +213,12 @@ inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const By
 }
 
 // The same for a whole product.
-inline void multiply(const Int8Inputs& x, const Bytes* panel, int64_t first, int64_t last,
+template <class W>
+inline void multiply(const Int8Inputs& x, const W* panel, int64_t first, int64_t last,
                      PanelResults& results) {
-    const auto offset = [&](int64_t row, int64_t) { return broadcast_sums(x.rows.offset[row]); };
+    const auto offset = [&](int64_t row, int64_t place) {
+        const int64_t group = std::is_same_v<W, Int4Group> ? place : 0;
+        return broadcast_sums(x.rows.offset[row * x.rows.num_offsets + group]);
+    };
     multiply_after(offset, x, panel, first, last, results);
 }

@@ -24,6 +24,12 @@ struct Bytes {
     uint8_t byte[4];
 };
 
+// What 32 weights of one column in int4 take, with their scale. Those of a panel lie mixed, as
+// `LinearParams` says.
+struct Int4Group {
+    uint8_t byte[18];
+};
+
 inline float float_from_bits(uint32_t bits) {
     float x;
     std::memcpy(&x, &bits, sizeof x);

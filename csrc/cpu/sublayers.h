@@ -89,9 +89,11 @@ class Arrays {
 struct PreparedRows {
     // for products of at most this depth
     PreparedRows(Arrays& arrays, int64_t depth)
-        : values(arrays.bytes(prepared_stride(WeightType::kBFloat16, depth))),  // the widest
+        : values(arrays.bytes(std::max(prepared_stride(WeightType::kBFloat16, depth),
+                                       prepared_stride(WeightType::kInt4, depth)))),
           scale(arrays.floats(1)),
-          offset(reinterpret_cast<int32_t*>(arrays.floats(1))) {}
+          offset(reinterpret_cast<int32_t*>(arrays.floats(num_offsets(WeightType::kInt4, depth)))) {
+    }
 
     char* values;
     float* scale;
@@ -116,7 +118,7 @@ class Sublayers {
         params.rounded_x = prepared_.values;
         params.int8_x = {reinterpret_cast<int8_t*>(prepared_.values),
                          prepared_stride(weights.type, weights.depth), prepared_.scale,
-                         prepared_.offset};
+                         prepared_.offset, num_offsets(weights.type, weights.depth)};
         params.weight = weights.weight;
         params.weight_type = weights.type;
         params.scale = weights.scale;
@@ -214,7 +216,7 @@ class Sublayers {
 // Multiply-adds in float32 that take as long.
 inline int64_t work_of(const LinearWeights& weights) {
     const int64_t work = weights.num_columns * weights.depth;
-    if (weights.type == WeightType::kInt8) return work / 4;
+    if (is_integer(weights.type)) return work / 4;
     return weights.type == WeightType::kBFloat16 ? work / 2 : work;
 }
 

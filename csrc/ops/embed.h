@@ -20,6 +20,8 @@ inline EmbedParams embed_of(const Tensor& table, const OptionalTensor& scale, in
         check_contiguous("table", table);
         PYBEAM_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 alone");
     }
+    PYBEAM_CHECK_VALUE(is_int8 || weight_type(table) != WeightType::kInt4,
+                       "`table` must have other weights than int4");
     EmbedParams params{};
     params.weight = table.data_ptr();
     params.type = is_int8 ? WeightType::kInt8 : weight_type(table);

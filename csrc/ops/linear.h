@@ -10,7 +10,9 @@ namespace pybeam {
 constexpr int64_t kMostInt8Depth = 65536;
 
 inline WeightType weight_type(const Tensor& weight) {
-    if (weight.scalar_type() == ScalarType::kUInt8) return WeightType::kInt8;
+    if (weight.scalar_type() == ScalarType::kUInt8) {
+        return weight.dim() == 3 ? WeightType::kInt4 : WeightType::kInt8;
+    }
     if (weight.scalar_type() == ScalarType::kInt16) return WeightType::kNarrow;
     return static_cast<WeightType>(float_type("weight", weight));
 }
@@ -25,6 +27,9 @@ inline void check_packed(const Tensor& weight, const OptionalTensor& scale, int6
         PYBEAM_CHECK_VALUE(depth <= kMostInt8Depth, "`weight` must have a depth of at most ",
                            kMostInt8Depth, " in int8, but has ", depth);
         check_tensor("weight", weight, ScalarType::kUInt8, {panels, (depth + 3) / 4, kPanel, 4});
+    } else if (type == WeightType::kInt4) {
+        check_tensor("weight", weight, ScalarType::kUInt8,
+                     {panels, (depth + kGroup - 1) / kGroup, kPanel * kGroupBytes});
     } else if (type == WeightType::kNarrow) {
         PYBEAM_CHECK_VALUE(depth % 2 == 0, "`weight` must have an even depth in int16, but has ",
                            depth);

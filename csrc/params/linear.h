@@ -9,31 +9,32 @@ namespace pybeam {
 
 // Columns of a panel of packed weights; `PANEL` in Python.
 constexpr int kPanel = 64;
+// Neighbours along the depth that share a scale in int4, `GROUP` in Python, and what they take.
+constexpr int64_t kGroup = 32, kGroupBytes = kGroup / 2 + 2;
 
 // The dtypes of packed weights. Narrow ones are float32 that bfloat16 holds exactly.
-enum class WeightType { kFloat32, kBFloat16, kFloat16, kInt8, kNarrow };
-constexpr int kNumWeightTypes = 5;
+enum class WeightType { kFloat32, kBFloat16, kFloat16, kInt8, kNarrow, kInt4 };
 
-// One row of int8, the number that each of its integers stands for, and what is added to all sums
-// of its products.
-struct Int8Row {
-    int8_t* values;
-    float* scale;
-    int32_t* offset;
-};
+// Whether inputs become int8.
+constexpr bool is_integer(WeightType type) {
+    return type == WeightType::kInt8 || type == WeightType::kInt4;
+}
 
-// Rows of int8, as wide as the kernel that multiplies them wants each value. A row begins at a
-// multiple of `stride` bytes, and zeros fill its last group of four.
+// Rows of int8, as wide as the kernel that multiplies them wants each value, and the number that
+// each integer of a row stands for. A row takes `stride` bytes, and zeros fill them up. An offset
+// is added to all sums of products with as many neighbours as it is of: with a whole row, or with a
+// group of int4.
 struct Int8Rows {
     int8_t* values;
     int64_t stride;
     float* scale;
     int32_t* offset;
+    int64_t num_offsets = 1;  // of a row
 
     Int8Rows from(int64_t row) const {
-        return {values + row * stride, stride, scale + row, offset + row};
+        return {values + row * stride, stride, scale + row, offset + row * num_offsets,
+                num_offsets};
     }
-    Int8Row row(int64_t row) const { return {values + row * stride, scale + row, offset + row}; }
 };
 
 // The functions that follow a product; `Activation` in Python.
@@ -48,11 +49,15 @@ constexpr int kNumActivations = 6;
 // is. In int8 four neighbours stand together, each as weight + 128:
 // [panels, ceil(depth / 4), kPanel, 4]. Every column has a scale, and so has every row of x, which
 // becomes int8, too: y = f(q q_W^T * (scale of the row * scale of the column) + bias).
+// In int4 a column has a scale for each group g: y = f((sum of q_g q_Wg^T * scale_g) * scale of the
+// row + bias), the groups in their order. W is [panels, ceil(depth / kGroup)] blocks: kPanel scales
+// in bfloat16, then [kGroup / 8, kPanel, 4] bytes. Each has a weight + 8 in its low half, and the
+// weight that comes four later in its high half.
 struct LinearParams {
     const float* x;
     int64_t x_stride;
     void* rounded_x;  // [rows, ceil(depth / 2)] rounded pairs, for bfloat16 weights
-    Int8Rows int8_x;  // [rows, depth], for int8 weights
+    Int8Rows int8_x;  // [rows, depth], for int8 and int4 weights
     const void* weight;
     WeightType weight_type;
     const float* scale;  // [columns] of int8 weights, else null

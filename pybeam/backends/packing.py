@@ -18,15 +18,19 @@ PANEL = 64
 LARGEST = 127
 # how many weights are looked at and how many are turned at a time, of which threads have their share
 CHUNK, TURNED = 1 << 16, 1 << 20
+# torch's annotations lack it
+INT4: torch.dtype = torch.int4  # type: ignore[attr-defined]
+# dtypes of weights that are integers
+INTEGERS = torch.int8, INT4
 # packed integers are stored as weight + OFFSET, because CPUs multiply unsigned by signed bytes
 OFFSET = 128
 
 
 class Quantised(NamedTuple):
-    """Weights W [out, ...] as integers: ``W ~ q * scale``, a scale per row."""
+    """Weights W [out, ...] as integers: ``W ~ q * scale``, a scale per row; in int4, per group of a row."""
 
     q: Tensor  # [out, ...] int8, -127 to 127
-    scale: Tensor  # [out] float32
+    scale: Tensor  # [out] float32, or [out, groups] bfloat16 (`pybeam.backends.int4`)
 
     def rows(self, index: Tensor) -> Tensor:
         """Return W[index] [n, in] in float32, of a matrix."""

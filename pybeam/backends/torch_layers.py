@@ -58,19 +58,15 @@ def linear(
     """Compute out [n, out] = act(x W^T + b), or out + x W^T + b if it `adds`. x is [n, in], W is packed.
 
     Weights in int8 have a `scale` [out]. x becomes int8 too, row by row (`quantise_rows`); the sums of
-    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``. With bfloat16 weights
-    inputs are rounded, unless these are packed as int16.
+    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``. Weights in int4 have their scales
+    among them (`pybeam.backends.int4.product`). With bfloat16 weights inputs are rounded, unless these are
+    packed as int16.
     """
-    rows = torch.arange(out.shape[1], device=weight.device)
-    own = unpack(weight, rows, x.shape[1])
-    if scale is not None:
-        q, row_scale = quantise_rows(x)
-        # float64 holds every sum of products
-        y = (q.double() @ own.double().t()).float()  # [n, out]
-        y = y * (row_scale[:, None] * scale)
-        if bias is not None:
-            y = y + bias
+    if weight.dtype == torch.uint8:
+        y = _product(*quantise_rows(x), weight, scale, out.shape[1])  # [n, out]
+        y = y if bias is None else y + bias
     else:
+        own = unpack(weight, torch.arange(out.shape[1], device=weight.device), x.shape[1])
         if weight.dtype == torch.bfloat16:
             x = x.bfloat16()  # to nearest, ties to even
         y = F.linear(x.float(), own.float(), bias)  # [n, out]
@@ -78,6 +74,19 @@ def linear(
         out.add_(y)
     else:
         out.copy_(FUNCTIONS[Activation(activation)](y))
+
+
+def _product(
+    q: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor | None, num_columns: int
+) -> Tensor:
+    """Compute x W^T [n, out] of rows ``x ~ q * row_scale`` and packed integers."""
+    if scale is None:
+        from pybeam.backends import int4
+
+        return int4.product(q, row_scale, weight, num_columns)
+    own = unpack(weight, torch.arange(num_columns), q.shape[1])
+    # float64 holds every sum of products
+    return (q.double() @ own.double().t()).float() * (row_scale[:, None] * scale)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ def pybeam(verbose: bool) -> None:
     pybeam serve --help         how to serve models over HTTP
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
-    pybeam quantize --help      how to write a model with int8 weights
+    pybeam quantize --help      how to write a model with int8 or int4 weights
     pybeam convert --help       how to bring a model of another system
     pybeam profile --help       how to see where the time of a step goes
     pybeam info                 versions, devices, kernels: what this installation can do

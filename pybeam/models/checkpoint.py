@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
-from pybeam.backends.memory import large_array
-from pybeam.backends.packing import LARGEST, Quantised, quantise
+from pybeam.backends.packing import INT4, Quantised
 from pybeam.models.finite import not_finite, refused
 from pybeam.models.tensor_files import StoredTensor, stored_tensors
 from pybeam.text.json_files import read_json
@@ -22,8 +21,11 @@ OF_LANGUAGE = ("language_model.model.", "model.language_model.")
 PREFIXES = (*OF_LANGUAGE, "model.", "transformer.", "gpt_neox.")
 # the scales of an int8 matrix stand beside it, under its name and this
 SCALE = ".scale"
-# in config.json of a directory that `pybeam.quantize` has written
-QUANTISATION = {"quant_method": "pybeam", "dtype": "int8"}
+# by the dtype of matrices, what is in config.json of a directory that `pybeam.quantize` has written
+QUANTISATIONS = {
+    dtype: {"quant_method": "pybeam", "dtype": name}
+    for name, dtype in (("int8", torch.int8), ("int4", INT4))
+}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # tables that may be one: those that read tokens, and then output layers
 TIED = (
@@ -61,22 +63,23 @@ def sizes_of(names: Sequence[str], rows: int | Sequence[int]) -> list[int]:
     return [rows] * len(names) if isinstance(rows, int) else list(rows)
 
 
-def is_quantised(directory: Path) -> bool:
-    """Whether `config.json` says that `pybeam.quantize` wrote this directory.
+def quantised_dtype(directory: Path) -> torch.dtype | None:
+    """Return the dtype in which `pybeam.quantize` wrote this directory, says `config.json`; None: it did not.
 
     Raises:
-        ValueError: it says so, and how is unknown.
+        ValueError: it did, and how is unknown.
     """
     path = directory / "config.json"
     found = read_json(path).get("quantization_config") if path.exists() else None
-    if not isinstance(found, dict) or found.get("quant_method") != QUANTISATION["quant_method"]:
-        return False
-    if found != QUANTISATION:
-        raise ValueError(
-            f"`quantization_config` in {path} must be {QUANTISATION}, but is {found}; was it written by a "
-            "newer version?"
-        )
-    return True
+    if not isinstance(found, dict) or found.get("quant_method") != "pybeam":
+        return None
+    for dtype, known in QUANTISATIONS.items():
+        if found == known:
+            return dtype
+    raise ValueError(
+        f"`quantization_config` in {path} must be {QUANTISATIONS[torch.int8]}, or have the `dtype` 'int4', "
+        f"but is {found}; was it written by a newer version?"
+    )
 
 
 def shards_of(index: Path) -> dict[Path, list[str]]:
@@ -108,8 +111,8 @@ class Checkpoint:
 
     def __init__(self, directory: Path, is_checked: bool = True) -> None:
         self.directory, self.is_checked = directory, is_checked
-        self.is_quantised = is_quantised(directory)
-        self.matrices: set[str] = set()  # names of what was taken as integers
+        self.quantised = quantised_dtype(directory)
+        self.matrices: dict[str, torch.dtype] = {}  # of what was taken as integers
         self.transposed: set[str] = set()  # names of those of them that were turned first
         self.taken: set[str] = set()
         self.stored: dict[str, StoredTensor] = {}
@@ -124,7 +127,7 @@ class Checkpoint:
                 if name.removesuffix(SCALE) not in TIED:
                     continue
             self.stored[name], self.raw[name] = stored, raw
-        if self.is_quantised:
+        if self.quantised:
             self._check_scales()
 
     def _index(self) -> dict[str, StoredTensor]:
@@ -156,7 +159,7 @@ class Checkpoint:
             matrix = name.removesuffix(SCALE)
             if matrix not in self:
                 raise ValueError(
-                    f"{self._place(name)} is the scale of `{self.raw[name].removesuffix(SCALE)}`, which is "
+                    f"{self.place(name)} is the scale of `{self.raw[name].removesuffix(SCALE)}`, which is "
                     "missing in that file; quantise the model again"
                 )
 
@@ -207,10 +210,10 @@ class Checkpoint:
         if all(not_finite(stored.read(rows), name) is None for rows in stored.chunks()):
             raise ArgumentError(
                 "dtype",
-                f"must hold all weights, but {self._place(name)} has numbers that are infinite in "
+                f"must hold all weights, but {self.place(name)} has numbers that are infinite in "
                 f"{part.dtype}; use 'float32' or 'bfloat16'",
             )
-        raise refused(self._place(name), found)
+        raise refused(self.place(name), found)
 
     def check_shapes(
         self,
@@ -223,65 +226,9 @@ class Checkpoint:
         for name, size in zip(names, sizes, strict=True):
             self._found(name, *((*columns, size) if is_transposed else (size, *columns)))
 
-    def take_quantised(
-        self,
-        names: Sequence[str],
-        rows: int | Sequence[int],
-        *columns: int,
-        is_transposed: bool = False,
-    ) -> Quantised:
-        """Return these matrices [out, ...], one below the other, as integers with a scale for each row.
-
-        They are as the file has them, or quantised a few rows at a time if it has floats. `rows` is the
-        number of rows of all of them, or of each. `is_transposed` is whether floats are [columns, rows]:
-        integers never are, since every output has a scale.
-
-        Raises:
-            ValueError: one is missing, has another shape, NaN or infinities, or integers or scales that
-                `quantise` does not give.
-        """
-        sizes, is_transposed = sizes_of(names, rows), is_transposed and not self.is_quantised
-        self.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
-        joined = Quantised(large_array((sum(sizes), *columns), torch.int8), torch.empty(sum(sizes)))
-        parts = zip(joined.q.split(sizes), joined.scale.split(sizes), strict=True)
-        for name, part in zip(names, parts, strict=True):
-            self.matrices.add(name)
-            if is_transposed:
-                self.transposed.add(name)
-            if self.is_quantised:
-                self._fill(Quantised(*part), name)
-            else:
-                self._quantise(Quantised(*part), name)
-        return joined
-
-    def _quantise(self, out: Quantised, name: str) -> None:
-        if name in self.transposed:
-            turned = self.take(name, *reversed(out.q.shape)).t()
-            out.q[:], out.scale[:] = quantise(turned.contiguous())
-        else:
-            for rows, part in self.take_parts(name, *out.q.shape):
-                out.q[rows], out.scale[rows] = quantise(part)
-        if not out.scale.isfinite().all():
-            raise ValueError(f"{self._place(name)} must be finite, but has NaN or infinities")
-
-    def _fill(self, out: Quantised, name: str) -> None:
-        matrix = self._found(name, *out.q.shape)
-        if matrix.dtype != torch.int8:
-            raise ValueError(
-                f"{self._place(name)} must be int8, as config.json says, but is {matrix.dtype}; quantise the "
-                "model again"
-            )
-        matrix.read_into(out.q)
-        if out.q.numel() and out.q.min() < -LARGEST:
-            raise ValueError(f"{self._place(name)} must be {-LARGEST} to {LARGEST}, but has -128")
-        scale = self._found(name + SCALE, out.scale.shape[0])
-        if scale.dtype != torch.float32:
-            raise ValueError(f"{self._place(name + SCALE)} must be float32, but is {scale.dtype}")
-        scale.read_into(out.scale)
-        if not (out.scale.isfinite() & (out.scale >= 0)).all():
-            raise ValueError(
-                f"{self._place(name + SCALE)} must be finite and at least 0, but has other numbers"
-            )
+    def fill(self, out: Quantised, name: str) -> bool:
+        """Read integers that the file has in a form of its own. Returns whether it has such a form."""
+        return False
 
     def _found(self, name: str, *shape: int) -> StoredTensor:
         if name not in self:
@@ -293,7 +240,7 @@ class Checkpoint:
         stored = self.stored[name]
         if stored.shape != shape:
             raise ValueError(
-                f"{self._place(name)} must be {list(shape)}, but is {list(stored.shape)}; does config.json "
+                f"{self.place(name)} must be {list(shape)}, but is {list(stored.shape)}; does config.json "
                 "belong to these weights?"
             )
         return stored
@@ -302,12 +249,13 @@ class Checkpoint:
         stored = self._found(name, *shape)
         if stored.dtype not in FLOATS:
             raise ValueError(
-                f"{self._place(name)} must be a float tensor, but is {stored.dtype}; quantised weights are "
+                f"{self.place(name)} must be a float tensor, but is {stored.dtype}; quantised weights are "
                 "not supported"
             )
         return stored
 
-    def _place(self, name: str) -> str:
+    def place(self, name: str) -> str:
+        """Return where the tensor of that name lies, for messages."""
         return f"`{self.raw[name]}` in {self.stored[name].path}"
 
     def first(self, names: Sequence[str]) -> str:
@@ -336,6 +284,6 @@ class Checkpoint:
         )
         if left:
             raise ValueError(
-                f"{self._place(left[0])} is not part of this model "
+                f"{self.place(left[0])} is not part of this model "
                 f"({len(left)} such tensors); does config.json belong to these weights?"
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pybeam import backends
 from pybeam.backends import Backend, torch_layers
-from pybeam.backends.packing import PANEL, Quantised, pack, unpack
+from pybeam.backends.packing import INTEGERS, PANEL, Quantised, pack, unpack
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
 # by their names in config.json
@@ -106,7 +106,7 @@ class PackedLinear:
       zero.
     - int8, given as `Quantised`: inputs become int8, too, row by row, and the sums of integers are exact;
       see `pybeam.backends.torch_layers.linear`. Given the inputs, every instruction set gives the same
-      products, bit for bit.
+      products, bit for bit. int4 has a class of its own, `pybeam.models.int4.Int4Linear`.
     """
 
     # whether programs and token tables may take the packed weights
@@ -123,10 +123,13 @@ class PackedLinear:
         matrix, self._scale = weight if isinstance(weight, Quantised) else (weight, None)
         self.num_columns, self._depth = matrix.shape
         self._backend = backend or backends.resolve("auto", torch.device("cpu"))
-        self._weight = pack(weight, self._backend.fill_panels)
+        self._weight = self._pack(weight)
         self.bias = bias  # [out]
         self.activation = activation
         self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
+
+    def _pack(self, weight: Tensor | Quantised) -> Tensor:
+        return pack(weight, self._backend.fill_panels)
 
     def with_backend(self, backend: Backend) -> PackedLinear:
         """Return a layer with the same weights that this backend module computes."""
@@ -223,11 +226,12 @@ Linear = PlainLinear | PackedLinear
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `PackedLinear` takes such weights here and is faster. It is not with the portable kernels.
 
-    Nothing else takes int8, so it is packed on every CPU. Without the C++ extension torch computes it.
+    Nothing else takes integers, so they are packed on every CPU. Without the C++ extension torch computes
+    them.
     """
     if device.type != "cpu":
         return False
-    if dtype == torch.int8:
+    if dtype in INTEGERS:
         return True
     if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         return False

@@ -14,7 +14,8 @@ import torch
 
 from pybeam.arguments import ArgumentError, names_checked
 from pybeam.backends.memory import on_host
-from pybeam.models.checkpoint import Checkpoint, is_quantised
+from pybeam.backends.packing import INT4, INTEGERS
+from pybeam.models.checkpoint import Checkpoint, quantised_dtype
 from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.settings import read_settings
@@ -48,6 +49,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "int8": torch.int8,
+    "int4": INT4,
     "float8_e4m3fn": torch.float8_e4m3fn,
 }
 
@@ -100,25 +102,27 @@ def load_model(
     Args:
         path: the directory, or a list of them for an `Ensemble`. Members must have the same vocabularies, as
             far as their tokenizer files say. A list of one directory gives that model.
-        device: "auto" is CUDA if there is a GPU and the weights are not int8.
-        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn", or the
-            `torch.dtype` of that name. "auto" is float32 on a CPU and the file's dtype on a GPU, and int8 for
-            what `pybeam.quantize` has written, which has no other. On a CPU with the C++ extension and AVX2,
-            only matrices and token tables have this dtype: activations, logits (`model.dtype`) and all sums
-            are float32. bfloat16 also rounds the inputs of every matrix product, and is twice as fast where
-            the CPU multiplies pairs of bfloat16 (`pybeam info`). float32 weights that float16 or bfloat16
-            holds exactly are kept in that, so "auto" is the fastest dtype that keeps float32's scores. int8,
-            on every CPU and on no GPU, quantises the weights while they are read, a scale per output, and
-            the inputs of every matrix product, a scale per row (docs/reference/int8.md). float8_e4m3fn does
-            that on GPUs from compute capability 8.9 on, with all else in bfloat16; on a CPU it is slow, and
-            shows the quality of the results. Elsewhere the whole model computes in this dtype.
+        device: "auto" is CUDA if there is a GPU and the weights are not integers.
+        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", "int4",
+            "float8_e4m3fn", or the `torch.dtype` of that name. "auto" is float32 on a CPU and the file's
+            dtype on a GPU, and for what `pybeam.quantize` has written the only one that it has. On a CPU with
+            the C++ extension and AVX2, only matrices and token tables have this dtype: activations, logits
+            (`model.dtype`) and all sums are float32. bfloat16 also rounds the inputs of every matrix product,
+            and is twice as fast where the CPU multiplies pairs of bfloat16 (`pybeam info`). float32 weights
+            that float16 or bfloat16 holds exactly are kept in that, so "auto" is the fastest dtype that keeps
+            float32's scores. int8, on every CPU and on no GPU, quantises the weights while they are read, a
+            scale per output, and the inputs of every matrix product, a scale per row
+            (docs/reference/int8.md). float8_e4m3fn does that on GPUs from compute capability 8.9 on, with all
+            else in bfloat16; on a CPU it is slow, and shows the quality of the results. int4 is int8 with 4
+            bits for the weights of layers, and a scale for each 32 of them. Elsewhere the whole model
+            computes in this dtype.
         cache_dtype: dtype of the keys and values that decoders of transformers keep: "auto", "float32",
             "bfloat16", or the `torch.dtype` of that name. On a CPU bfloat16 rounds them once, which halves
-            their memory. "auto" does so beside int8 and bfloat16 weights, and else keeps that of activations.
+            their memory. "auto" does so beside integers and bfloat16, and else keeps that of activations.
         check_finite: whether weights that are NaN or infinite, or become so in `dtype`, are refused, with
             the names of file and tensor. It costs next to nothing, but reads ONNX graphs once more. Only a
-            bias of logits may have -inf. With False, the sources that meet such a weight fail alone; int8
-            weights are checked all the same.
+            bias of logits may have -inf. With False, the sources that meet such a weight fail alone; integers
+            are checked all the same.
         eos_id: the token that ends a hypothesis, or up to 8 of them, in place of those that the files name.
 
     Raises:
@@ -135,8 +139,8 @@ def load_model(
     directories = [Path(one) for one in path]
     wanted = _dtype("dtype", dtype, DTYPES)
     kept = _dtype("cache_dtype", cache_dtype, ("float32", "bfloat16"))
-    is_for_cpus = wanted == torch.int8 or any(
-        (directory / DECODER).exists() or is_quantised(directory) for directory in directories
+    is_for_cpus = wanted in INTEGERS or any(
+        (directory / DECODER).exists() or quantised_dtype(directory) for directory in directories
     )
     if not isinstance(check_finite, bool):
         raise TypeError(f"`check_finite` must be True or False, but is {check_finite!r}")
@@ -211,7 +215,9 @@ def load_checkpoint(
             model = build(checkpoint, device, dtype)
             model.settings = read_settings(directory)
         checkpoint.close()
-    num = sum(math.prod(checkpoint.stored[name].shape) for name in checkpoint.taken)
+    taken = [checkpoint.stored[name] for name in checkpoint.taken]
+    # two weights of int4 are a byte
+    num = sum(math.prod(one.shape) * (1 + (one.dtype == torch.uint8)) for one in taken)
     model.num_parameters = num
     log.info("loaded %r from %s: %s parameters, %r", model, directory, f"{num:,}", model.settings)
     return model, checkpoint

@@ -323,7 +323,7 @@ def build_rnn(
     def linear(
         name: str, bias: Tensor | None, *shape: int, activation: str | None = None
     ) -> Linear:
-        return reader.linear(reader.matrix([name], *shape), bias, activation)
+        return reader.linear(reader.matrix([name], *shape, is_layer=True), bias, activation)
 
     def stack(name: str, vocab_size: int) -> LstmStack:
         layers = []

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends.memory import large_array
-from pybeam.backends.packing import Quantised
+from pybeam.backends.packing import INTEGERS, Quantised
 from pybeam.models.checkpoint import Checkpoint, sizes_of
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 
@@ -22,8 +22,8 @@ class WeightReader:
     Args:
         checkpoint: the files.
         device: where the tensors go.
-        dtype: dtype of matrices and token tables. None is int8 if the files are quantised, else float32 on a
-            CPU and the dtype of `table` on a GPU.
+        dtype: dtype of matrices and token tables. None is that of quantised files, else float32 on a CPU and
+            the dtype of `table` on a GPU.
         table: a token table that the checkpoint should have.
 
     Raises:
@@ -36,21 +36,21 @@ class WeightReader:
         self.checkpoint, self.device = checkpoint, device
         is_on_cpu = device.type == "cpu"
         if dtype is None:
-            if checkpoint.is_quantised and (is_on_cpu or not checkpoint.can_dequantise):
-                dtype = torch.int8
+            if checkpoint.quantised and (is_on_cpu or not checkpoint.can_dequantise):
+                dtype = checkpoint.quantised
             else:
                 dtype = torch.float32 if is_on_cpu else checkpoint.dtype(table)
-        if checkpoint.is_quantised and dtype != torch.int8 and not checkpoint.can_dequantise:
+        if checkpoint.quantised not in (None, dtype) and not checkpoint.can_dequantise:
             raise ArgumentError(
                 "dtype",
-                f"must be 'auto' or 'int8' for {checkpoint.directory}, whose weights are quantised, but is "
-                f"{dtype}; load the directory that it was made from",
+                f"must be 'auto' or {checkpoint.quantised} for {checkpoint.directory}, whose weights are "
+                f"quantised, but is {dtype}; load the directory that it was made from",
             )
-        if dtype == torch.int8 and device.type != "cpu":
+        if dtype in INTEGERS and device.type != "cpu":
             raise ArgumentError(
                 "dtype",
-                f"must not be {dtype} on {device}, because int8 is for CPUs; use device='cpu', or 'float16' "
-                "or 'bfloat16' and weights that are not quantised",
+                f"must not be {dtype} on {device}, because integers are for CPUs; use device='cpu', or "
+                "'float16' or 'bfloat16' and weights that are not quantised",
             )
         if dtype == FLOAT8:
             from pybeam.models import float8
@@ -80,18 +80,22 @@ class WeightReader:
         rows: int | Sequence[int],
         *columns: int,
         is_transposed: bool = False,
+        is_layer: bool = False,
     ) -> Tensor | Quantised:
         """Return matrices or token tables, one below the other, in `weight_dtype`.
 
         In place of float32, those that are packed may be in the file's float16 or bfloat16. Those of 8-bit
         floating-point layers are in `dtype`: `linear` rounds them, and tables stay so. `rows` is the number
         of rows of all of them, or of each. `is_transposed` is whether files that are not quantised hold them
-        turned, [columns, rows].
+        turned, [columns, rows]. In int4 only what `is_layer` has 4 bits.
         """
-        if self.weight_dtype == torch.int8:
-            take = self.checkpoint.take_quantised
-            return take(names, rows, *columns, is_transposed=is_transposed)
         sizes = sizes_of(names, rows)
+        if self.weight_dtype in INTEGERS:
+            from pybeam.models import integers
+
+            dtype = self.weight_dtype if is_layer else torch.int8
+            given = self.checkpoint, names, sizes
+            return integers.take(*given, *columns, is_transposed=is_transposed, dtype=dtype)
         self.checkpoint.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
         dtype = self.dtype if self.weight_dtype == FLOAT8 else self.weight_dtype
         full = sum(sizes), *columns
@@ -143,6 +147,10 @@ class WeightReader:
 
             if float8.can_round(weight):
                 return float8.linear(weight, bias, activation)
+        if isinstance(weight, Quantised) and weight.scale.ndim == 2:
+            from pybeam.models.int4 import Int4Linear
+
+            return Int4Linear(weight, bias, activation)
         if self.is_packed:
             # inputs of float32 weights are not rounded, whatever holds these
             is_exact = self.weight_dtype == torch.float32

@@ -49,8 +49,8 @@ def valid(kind: str) -> Path:
     directory = folder() / kind
     directory.mkdir()
     stem, _, form = kind.partition("-")
-    if form == "int8":
-        pybeam.quantize(valid(stem), directory)
+    if form in ("int8", "int4"):
+        pybeam.quantize(valid(stem), directory, dtype=form)
     elif form == "onnx":
         pybeam.export.export_onnx(pybeam.load_model(valid(stem)), directory)
     elif kind in MAKERS:
@@ -256,4 +256,5 @@ KINDS = (
     *("bart", "fsmt", "m2m_100", "marian-separate", "flan-t5", "umt5", "FireRedASR", "Speech2Text"),
     *("causal-gemma3", "causal-llama", "causal-qwen2"),
     *("rnn-int8", "rnn-onnx", "m2m_100-int8", "m2m_100-onnx", "Whisper-int8", "Speech2Text-onnx"),
+    "m2m_100-int4",
 )

@@ -238,7 +238,7 @@ MODELS = (
     "wrapped-mamba",
     "onnx",
 )
-WEIGHTS = ("float32", "bfloat16", "int8", "float8_e4m3fn")
+WEIGHTS = ("float32", "bfloat16", "int8", "int4", "float8_e4m3fn")
 
 PREFIX = [5, 3]
 PREFIXES: dict[str, Callable[[PrefixRule], PrefixRule] | None] = {
@@ -315,7 +315,7 @@ REPEATS = (
     *("allowed_items, renormalised", "suppress_tokens", "no_unk", "first_token", "eos_growth"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
-    *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "float8_e4m3fn"),
+    *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "int4", "float8_e4m3fn"),
 )
 TRIPLES: dict[str, tuple[str, ...]] = {
     axis: tuple(value for value in values if value not in REPEATS) for axis, values in AXES.items()

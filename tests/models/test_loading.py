@@ -370,7 +370,7 @@ def test_broken_shards(directory, index, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dtype": "int4"}, "`dtype` must be 'auto' or one of float32, .* but is 'int4'"),
+        ({"dtype": "int2"}, "`dtype` must be 'auto' or one of float32, .* but is 'int2'"),
         ({"dtype": torch.float64}, "`dtype` .* but is torch.float64"),
         ({"device": "abacus"}, "`device` must be 'auto' or a device that works, but is 'abacus'"),
     ],

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import pybeam
-from pybeam.backends.packing import quantise
+from pybeam.backends.packing import INTEGERS, quantise
 from pybeam.cli import main
 from pybeam.models import Ensemble, load_model
 from pybeam.models.linear import PackedLinear
@@ -65,16 +65,18 @@ def found(model) -> list:
 
 
 @pytest.mark.thinned(most=4)
-@pytest.mark.parametrize("dtype", ["auto", "int8", torch.int8])
+@pytest.mark.parametrize("dtype", ["auto", "int8", torch.int8, "int4", torch.int4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_model_that_is_quantised_on_load(kind, dtype, tmp_path):
     [directory] = saved(kind, tmp_path / kind)
-    pybeam.quantize(directory, tmp_path / "quantised")
+    made = "int8" if dtype == "auto" else dtype
+    pybeam.quantize(directory, tmp_path / "quantised", dtype=made)
     for path in directory.iterdir():  # it needs none of them
         path.rename(tmp_path / path.name)
     ours = load_model(tmp_path / "quantised", dtype=dtype)
-    theirs = load_model(tmp_path, dtype="int8")
-    assert ours.weight_dtype == torch.int8
+    theirs = load_model(tmp_path, dtype=made)
+    assert ours.weight_dtype == theirs.weight_dtype
+    assert ours.weight_dtype in INTEGERS
     assert found(ours) == found(theirs)
 
 
@@ -185,6 +187,8 @@ def test_what_cannot_be_quantised(tmp_path, tmp_path_factory, tiny):
         pybeam.quantize(tmp_path / "nowhere", tmp_path / "output")
     with pytest.raises(ValueError, match="is quantised already; load it as it is"):
         pybeam.quantize(tiny, tmp_path / "output")
+    with pytest.raises(ValueError, match="`dtype` must be 'int8' or 'int4', but is 'float16'"):
+        pybeam.quantize(tmp_path / "tiny", tmp_path / "output", dtype="float16")
     graphs = onnx_model(tmp_path_factory, torch.device("cpu")).config.path.parent
     with pytest.raises(ValueError, match="holds ONNX graphs; quantise the directory that"):
         pybeam.quantize(graphs, tmp_path / "output")
@@ -202,17 +206,17 @@ def test_weights_must_be_finite(value, tmp_path):
         load_model(tmp_path / "tiny", dtype="int8")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int4"])
 def test_another_dtype_is_refused(dtype, tiny):
     with pytest.raises(
-        ValueError, match=rf"`dtype` must be 'auto' or 'int8' for .* torch.{dtype}; load"
+        ValueError, match=rf"`dtype` must be 'auto' or torch.int8 for .* torch.{dtype}; load"
     ):
         load_model(tiny, dtype=dtype)
 
 
 def test_another_device_is_refused(tiny):
     with pytest.raises(
-        ValueError, match=r"must not be torch.int8 on meta, because int8 is for CPUs"
+        ValueError, match=r"must not be torch.int8 on meta, because integers are for CPUs"
     ):
         load_model(tiny, device="meta")
 
@@ -235,11 +239,11 @@ NAME = "model.decoder.layers.1.fc2.weight"
         ),
         (
             lambda w: w.update({NAME: w[NAME].float()}),
-            f"`{NAME}` in .* must be int8, as config.json says, but is torch.float32",
+            f"`{NAME}` in .* must be torch.int8, as config.json says, but is torch.float32",
         ),
         (
             lambda w: w.update({f"{NAME}.scale": w[f"{NAME}.scale"].half()}),
-            f"`{NAME}.scale` in .* must be float32, but is torch.float16",
+            f"`{NAME}.scale` in .* must be torch.float32, but is torch.float16",
         ),
         (
             lambda w: w[f"{NAME}.scale"].neg_(),
@@ -270,6 +274,40 @@ def test_bad_files(change, message, tiny):
         load_model(tiny)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop(f"{NAME}.scale"), f"`{NAME}.scale` is missing in the weights of"),
+        (
+            lambda w: w.update({NAME: w[NAME].to(torch.int8)}),
+            f"`{NAME}` in .* must be torch.uint8, as config.json says, but is torch.int8",
+        ),
+        (
+            lambda w: w.update({NAME: w[NAME][:, 1:].clone()}),
+            rf"`{NAME}` in .* must be \[24, 32\], but is \[24, 31\]",
+        ),
+        (
+            lambda w: w.update({f"{NAME}.scale": w[f"{NAME}.scale"].float()}),
+            f"`{NAME}.scale` in .* must be torch.bfloat16, but is torch.float32",
+        ),
+        (
+            lambda w: w.update({f"{NAME}.scale": w[f"{NAME}.scale"][:, :1].clone()}),
+            rf"`{NAME}.scale` in .* must be \[24, 2\], but is \[24, 1\]",
+        ),
+        (
+            lambda w: w[f"{NAME}.scale"][3, 1].fill_(float("inf")),
+            f"`{NAME}.scale` in .* must be finite, but has other",
+        ),
+    ],
+)
+def test_bad_files_of_int4(change, message, tmp_path):
+    save_tiny_model(tmp_path / "tiny", "marian-separate")
+    pybeam.quantize(tmp_path / "tiny", tmp_path / "quantised", dtype="int4")
+    edit(tmp_path / "quantised", change)
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path / "quantised")
+
+
 def test_other_quantisations_keep_their_messages(tmp_path, tiny):
     path = tiny / "config.json"
     config = json.loads(path.read_text())
@@ -277,10 +315,10 @@ def test_other_quantisations_keep_their_messages(tmp_path, tiny):
     path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"torch.int8; quantised weights are not supported"):
         load_model(tiny)
-    config["quantization_config"] = {"quant_method": "pybeam", "dtype": "int4"}
+    config["quantization_config"] = {"quant_method": "pybeam", "dtype": "int2"}
     path.write_text(json.dumps(config))
     with pytest.raises(
-        ValueError, match=r"`quantization_config` in .* but is .*int4.*newer version"
+        ValueError, match=r"`quantization_config` in .* but is .*int2.*newer version"
     ):
         load_model(tiny)
 

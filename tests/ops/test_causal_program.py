@@ -21,6 +21,7 @@ DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "int8": torch.int8,
+    "int4": torch.int4,
 }
 NUM_CELLS = 400
 

@@ -1,4 +1,4 @@
-"""The operator `linear` with int8 weights: the same bits on every instruction set, and as the oracle's."""
+"""The operator `linear` with integers: the same bits on every instruction set, and as the oracle's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from pybeam import backends
+from pybeam.backends.int4 import quantise_groups
 from pybeam.backends.packing import LARGEST, Quantised, pack, quantise, unpack
 from pybeam.backends.torch_layers import quantise_rows
+from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import PackedLinear
 from support.threads import THREAD_COUNTS
 
@@ -17,12 +19,17 @@ SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
 
 # the fixture takes fewer, which differ in their float products
 every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
+both = pytest.mark.parametrize("bits", [8, 4])
 
 
-def layer_of(num_columns: int, depth: int, has_bias: bool = True, activation=None) -> PackedLinear:
+def layer_of(
+    num_columns: int, depth: int, has_bias: bool = True, activation=None, bits: int = 8
+) -> PackedLinear:
     generator = torch.Generator().manual_seed(num_columns * depth)
     weight = torch.randn(num_columns, depth, generator=generator)
     bias = torch.randn(num_columns, generator=generator) if has_bias else None
+    if bits == 4:
+        return Int4Linear(quantise_groups(weight), bias, activation)
     return PackedLinear(quantise(weight), bias, activation)
 
 
@@ -62,13 +69,14 @@ def test_inputs_of_rows():
 
 
 @every_isa
+@both
 @pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 401])
 @pytest.mark.parametrize(("num_columns", "depth"), SHAPES)
-def test_bits_of_the_oracle(isa, num_rows, num_columns, depth):
+def test_bits_of_the_oracle(isa, num_rows, num_columns, depth, bits):
     x = torch.randn(num_rows, depth) * torch.logspace(-3, 3, num_rows)[:, None]
     for has_bias in (True, False):
-        layer = layer_of(num_columns, depth, has_bias)
+        layer = layer_of(num_columns, depth, has_bias, bits=bits)
         expected = oracle_of(layer)(x)
         assert torch.equal(layer(x), expected)
         residual = torch.randn(num_rows, num_columns)
@@ -89,6 +97,18 @@ def test_the_largest_sums_do_not_saturate(isa, depth):
 
 
 @every_isa
+def test_the_largest_sums_of_int4_do_not_saturate(isa):
+    q = torch.full((64, 96), -8, dtype=torch.int8)
+    q[1::2] = 7
+    layer = Int4Linear(Quantised(q, torch.ones(64, 3, dtype=torch.bfloat16)), None)
+    for sign in (1.0, -1.0):
+        y = layer(torch.full((3, 96), sign * 127.0))
+        assert (y[:, ::2] == -sign * 8 * 127 * 96).all() and (
+            y[:, 1::2] == sign * 7 * 127 * 96
+        ).all()
+
+
+@every_isa
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_activations(isa, activation):
     layer, x = layer_of(70, 33, activation=activation), torch.randn(9, 33)
@@ -96,8 +116,9 @@ def test_activations(isa, activation):
 
 
 @every_isa
-def test_rows_of_zeros_and_of_no_numbers(isa):
-    layer = layer_of(70, 33)
+@both
+def test_rows_of_zeros_and_of_no_numbers(isa, bits):
+    layer = layer_of(70, 33, bits=bits)
     x = torch.randn(6, 33)
     expected = layer(x)
     x[1] = 0.0
@@ -127,10 +148,11 @@ def test_strided_rows(isa, depth):
 
 
 @every_isa
+@both
 @pytest.mark.parametrize("num_threads", THREAD_COUNTS)
-def test_a_row_alone_is_the_row_among_others(isa, num_threads):
+def test_a_row_alone_is_the_row_among_others(isa, num_threads, bits):
     """Bit for bit, whatever the batch and the number of threads."""
-    layer, x = layer_of(200, 256), torch.randn(831, 256)
+    layer, x = layer_of(200, 256, bits=bits), torch.randn(831, 256)
     torch.set_num_threads(1)
     together = layer(x)
     torch.set_num_threads(num_threads)
@@ -144,6 +166,11 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads):
         ("weight", lambda w: w[:, :1], r"`weight` must be \[2, 2, 64, 4\]"),
         ("weight", lambda w: w.view(torch.int8), "`weight` must be float32"),
         ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),
+        (
+            "weight",
+            lambda w: w.flatten(2),
+            r"`weight` must be \[2, 1, 1152\], but is \[2, 2, 256\]",
+        ),
         ("scale", lambda _: None, "`scale` must be given for int8 weights alone"),
         ("scale", lambda s: s[:69], r"`scale` must be \[70\]"),
         ("scale", lambda s: s.double(), "`scale` must be float32"),

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.backends.packing import quantise
+from pybeam.backends.int4 import quantise_groups
+from pybeam.backends.packing import INTEGERS, quantise
 from pybeam.contracts import Cells, Distances
+from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import GatedLinear, PackedLinear
 from pybeam.models.transformer.layers import Layer, Stack
 from pybeam.models.transformer.norms import Norm, Norms
@@ -59,7 +61,7 @@ SHAPES = {
 
 
 def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[Stack, PackedLinear]:
-    """Return a random stack with weights of this dtype, int8 included, and its output layer."""
+    """Return a random stack with weights of this dtype, int8 and int4 included, and its output layer."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*sizes: int) -> Tensor:
@@ -69,8 +71,11 @@ def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[Stack, Pa
         weight = random(columns, depth) * depth**-0.5
         if shape.is_rounded:
             weight = weight.mul_(2.0**-16).bfloat16().float()
-        packed = quantise(weight) if dtype == torch.int8 else weight.to(dtype)
-        return PackedLinear(packed, random(columns) if has_bias else None)
+        bias = random(columns) if has_bias else None
+        if dtype == torch.int4 and columns != shape.vocab:
+            return Int4Linear(quantise_groups(weight), bias)
+        packed = quantise(weight) if dtype in INTEGERS else weight.to(dtype)
+        return PackedLinear(packed, bias)
 
     def norm(size: int, is_there: bool = True) -> Norm | None:
         return Norm(1 + 0.1 * random(size), None, 1e-6, is_packed=True) if is_there else None

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pybeam.backends.packing import LARGEST, Quantised
+from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import FLOATS, SCALE, Checkpoint
 from pybeam.models.ctranslate2.binary import Binary
+from pybeam.models.integers import check_range, quantise_into
 from pybeam.models.padded import PaddedTensor
 from pybeam.models.tensor_files import StoredTensor
 
@@ -62,7 +63,7 @@ class BinaryCheckpoint(Checkpoint):
         self, binary: Binary, output: str, *, num_zeros: int = 0, is_checked: bool = True
     ) -> None:
         self.directory, self.is_checked = binary.path.parent, is_checked
-        self.matrices, self.transposed, self.taken = set(), set(), set()
+        self.matrices, self.transposed, self.taken = {}, set(), set()
         self.stored, self.raw, self._prefix = {}, {}, ""
         self._same: dict[str, str] = {}  # another name of a tensor -> its own
         is_relative = any(name.endswith("/relative_attention_bias") for name in binary.tensors)
@@ -78,7 +79,8 @@ class BinaryCheckpoint(Checkpoint):
             if not alias.endswith("weight_scale"):
                 name, own = names(alias), names(raw)
                 self.stored[name], self.raw[name], self._same[name] = self.stored[own], alias, own
-        self.is_quantised = any(one.dtype == torch.int8 for one in self.stored.values())
+        has_integers = any(one.dtype == torch.int8 for one in self.stored.values())
+        self.quantised = torch.int8 if has_integers else None
         floats = (one.dtype for one in self.stored.values() if one.dtype in FLOATS)
         self._float_dtype = next(floats, torch.float32)
 
@@ -107,18 +109,18 @@ class BinaryCheckpoint(Checkpoint):
         has_scale = isinstance(stored, BinaryTensor) and stored.scale is not None
         return stored if has_scale else super()._float(name, *shape)
 
-    def _fill(self, out: Quantised, name: str) -> None:
-        stored = self._found(name, *out.q.shape)
+    def fill(self, out: Quantised, name: str) -> bool:
+        stored = self.stored[name]
         assert isinstance(stored, BinaryTensor)
         # old versions leave convolutions as they are
         if stored.dtype != torch.int8 or stored.scale is None or not stored.scale.ndim:
-            self._quantise(out, name)
-            return
+            quantise_into(self, out, name)
+            return True
         num = stored.num_rows
         stored.read_into(out.q[:num])
-        if out.q.numel() and out.q.min() < -LARGEST:
-            raise ValueError(f"{self._place(name)} must be {-LARGEST} to {LARGEST}, but has -128")
+        check_range(self, out, name)
         out.scale[:num], out.scale[num:] = 1 / stored.scale, 0
+        return True
 
 
 def _with_scale(binary: Binary, name: str, tensor: StoredTensor, num_zeros: int) -> BinaryTensor:

@@ -44,8 +44,8 @@ class MarianCheckpoint(Checkpoint):
         is_pre_norm: bool,
         is_checked: bool = True,
     ) -> None:
-        self.directory, self.is_checked, self.is_quantised = directory, is_checked, False
-        self.matrices, self.transposed, self.taken = set(), set(), set()
+        self.directory, self.is_checked, self.quantised = directory, is_checked, None
+        self.matrices, self.transposed, self.taken = {}, set(), set()
         self.stored, self.raw, self._prefix = {}, {}, ""
         names = TABLES | OTHERS
         for stack, num in num_layers.items():

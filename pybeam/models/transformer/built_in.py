@@ -9,6 +9,7 @@ import torch
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
+from pybeam.backends.packing import INTEGERS
 from pybeam.models.base import InProcess
 
 
@@ -23,7 +24,7 @@ class BuiltIn(InProcess):
     @property
     def cache_dtype(self) -> torch.dtype:
         """The dtype of keys and values: that of activations, or bfloat16, where weights round more."""
-        rounds = self._may_round and self.weight_dtype in (torch.int8, torch.bfloat16)
+        rounds = self._may_round and self.weight_dtype in (*INTEGERS, torch.bfloat16)
         return self._cache_dtype or (torch.bfloat16 if rounds else self.dtype)
 
     def with_cache(self, dtype: torch.dtype) -> Self:

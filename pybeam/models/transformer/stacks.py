@@ -165,6 +165,7 @@ class StackReader:
             rows,
             columns,
             is_transposed=self._facts.is_transposed,
+            is_layer=True,
         )
         bias = None
         if any(has_bias):
