@@ -46,7 +46,7 @@ def dequantised(weight: Quantised) -> Tensor:
 def fold(q: Tensor) -> Tensor:
     """Fold q [n, in] into bytes [n, groups * 16]: zeros fill the last group.
 
-    Of eight neighbours, the first four are in the low halves of four bytes, the others in the high ones.
+    The first four of eight neighbours are in the low halves of four bytes, the others in the high ones.
     """
     filled = F.pad(q, (0, -q.shape[1] % GROUP)) + OFFSET
     low, high = filled.view(torch.uint8).view(len(q), -1, 2, 4).unbind(2)  # [n, in / 8, 4]

@@ -36,7 +36,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class IntegerOptions:
-    """What weights become.
+    """Types that weights become.
 
     Attributes:
         dtype: Type of the weights: int8, or int4, which keeps tables and the output layer in int8.

@@ -41,7 +41,7 @@ def fetch(
     A folder that exists is used as it is, and ``bible-es-en`` and ``spoken-numbers-en`` are the examples that
     the extra `examples` installs. Any other `name` is that of a repository: ``owner/name``, or
     ``name`` for a few old ones. Only the files that pybeam needs are downloaded: the weights in one form,
-    safetensors if the repository has them, and the files of configurations and tokenizers. Of a repository of
+    safetensors if the repository has them, and the files of configurations and tokenizers. In a repository of
     Marian these are ``decoder.yml`` and the files that it names. They stand in the
     cache of the package huggingface_hub, which other programs use too. A download that breaks goes on where
     it was; if it ends with an error, the next call takes the files that were complete.

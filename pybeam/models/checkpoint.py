@@ -102,7 +102,7 @@ class Checkpoint:
     """Named tensors of `model.safetensors` or of the shards of `model.safetensors.index.json`.
 
     Names are without the prefix "model.", or another of `PREFIXES`, which checkpoints of the bare base model
-    lack. What stands beside a language model is left out. `is_checked` is whether `check_finite` looks for
+    lack. Tensors beside a language model are left out. `is_checked` is whether `check_finite` looks for
     NaN and infinities.
     """
 
