@@ -34,7 +34,6 @@ from tqdm import tqdm
 
 from benchmarks.corpus import MODEL
 from pybeam.models import load_model, loading
-from pybeam.models.checkpoint import PREFIXES
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.positions import sinusoidal_table
 from pybeam.text.json_files import read_json
@@ -45,7 +44,7 @@ Weights = dict[str, Tensor]
 DTYPES = {name: dtype for name, dtype in loading.DTYPES.items() if dtype.is_floating_point}
 STACKS = ("encoder", "decoder")
 SHARED, ENCODER, DECODER = ("shared.weight", *(f"{stack}.embed_tokens.weight" for stack in STACKS))
-PREFIX = PREFIXES[0]
+PREFIX = "model."
 OUTPUT = "lm_head.weight"
 FILES = (".json", ".model", ".spm")  # what lies beside the weights and belongs to the model
 # nats between the logits of added tokens and the lowest of the others: as made, and at least kept
