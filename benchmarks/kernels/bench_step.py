@@ -194,7 +194,7 @@ def phases(step: OneStep) -> Iterator[Phase]:
     moving, _ = plan()
     read = partial(state.begin, StepPlan(moving, step.limit, step.longest))
     yield Phase("read", read, step.restore)
-    begun, program = read(), state._arrays.program
+    begun, program = read(), state.program
     yield Phase("model", partial(session.step, begun.rows), _nothing)
     logits = session.step(begun.rows)
     yield Phase("select", partial(begun.choose, logits), _nothing)
