@@ -63,6 +63,9 @@ class RotaryTable:
         with self._lock:
             # twice as many, so that a growing output asks seldom
             known, num = part.num_known, min(2 * num_positions, part.size)
+            if num <= known:
+                # another thread has computed more in between
+                return
             position = torch.arange(known, num, device=self.cos.device)
             # as the models were trained: angles are rounded to float32
             angle = position.float()[:, None] * part.frequency  # [n, D / 2]
