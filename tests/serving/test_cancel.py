@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import threading
 from concurrent.futures import CancelledError, wait
@@ -11,8 +12,11 @@ from contextlib import closing
 import pytest
 
 import pybeam
+from pybeam.engine.schedule import LoadLevel
+from pybeam.serving.answers import Cost
+from pybeam.serving.ticket import Ticket
 from support.gates import WAIT_SECONDS
-from support.served import REQUESTS, answers, decoder, expected, gated, told, wait_for
+from support.served import MODEL, REQUESTS, answers, decoder, expected, gated, told, wait_for
 
 SCHEDULES = [
     pybeam.Fifo(3),
@@ -71,7 +75,11 @@ def test_while_it_runs():
     model.until_a_step_waits()
     wait_for(lambda: service.status().num_waiting == 0)
     num_calls = len(model.calls)
+    group = service._groups["default"]
+    [engine], queue = group._engines, group.queue
+    assert engine.must_leave is queue.must_leave and not queue.must_leave[0]
     assert futures[1].cancel() and futures[1].cancel()
+    assert queue.must_leave[0]
     # who waits for several futures hears of it
     assert wait([futures[1]], WAIT_SECONDS).done
     model.open()
@@ -79,6 +87,24 @@ def test_while_it_runs():
     assert not [calls for calls in model.calls[num_calls + 1 :] if 1 in calls]
     service.close()
     assert service.status().cache_use == 0
+
+
+def test_a_flag_stays_until_the_last_engine_has_heard_it():
+    """Another engine that looks between two steps does not take it away."""
+    service = pybeam.Service([decoder(), decoder(model=copy.copy(MODEL))])
+    group = service._groups["default"]
+    (first, second), queue = group._engines, group.queue
+    tickets = [Ticket(request=one, cost=Cost(0, 1), submitted=0.0) for one in REQUESTS[:2]]
+    for ticket in tickets:
+        queue.submit(ticket)
+    for engine in (first, second):
+        assert engine.next(may_wait=True) is not None
+    assert len(queue.taken) == 2 and not queue.must_leave[0]
+    assert tickets[1].future.cancel()
+    for engine, leaving in ((first, 0), (second, 1)):
+        assert queue.must_leave[0] and queue.has_news[0]
+        assert len(engine.between_steps(LoadLevel())) == leaving
+    assert not queue.must_leave[0] and not queue.has_news[0]
 
 
 def test_when_it_is_done():
