@@ -139,7 +139,10 @@ class ModelQueue:
         self.has_news[0] = self.must_leave[0] = True
 
     def settle_news(self) -> None:
-        """Let engines run on if nobody waits and nobody must leave. The caller holds the lock."""
+        """Note who has not been heard: whether a request must leave, and whether one waits or must leave.
+
+        The caller holds the lock.
+        """
         self.must_leave[0] = any(ticket.leaves is not None for ticket in self.taken.values())
         self.has_news[0] = bool(self.waiting) or self.must_leave[0]
 
