@@ -66,9 +66,14 @@ class PrefixCells(SourceCells):
             kinds: numbers of at least 0. Prompts of different kinds share nothing.
         """
         placed = Placed([], [])
-        for slot, prompt, kind in zip(slots, prompts, kinds, strict=True):
-            placed.num_known.append(self._place(slot, prompt, kind, placed.new_pages))
-        self._write(slots, [len(prompt) for prompt in prompts])
+        try:
+            for slot, prompt, kind in zip(slots, prompts, kinds, strict=True):
+                placed.num_known.append(self._place(slot, prompt, kind, placed.new_pages))
+            self._write(slots, [len(prompt) for prompt in prompts])
+        except BaseException:
+            # nobody will fill them
+            self.forget(placed.new_pages)
+            raise
         return placed
 
     def forget(self, pages: Sequence[int]) -> None:

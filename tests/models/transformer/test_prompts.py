@@ -8,6 +8,7 @@ import torch
 import pybeam
 from pybeam import backends
 from pybeam.contracts import PAGE_CELLS
+from pybeam.kvcache.prefixes import PrefixCells
 from pybeam.models.transformer.running import StackRunner
 from support.item_lists import random_items
 from support.laws import ALGORITHMS, decoded, essence
@@ -97,14 +98,15 @@ def test_a_beginning_is_read_once(model, monkeypatch):
     assert sum(read) == 69 + 69 - 48 + 69 - 64
 
 
-def test_a_prompt_that_fails_leaves_nothing_behind(model, monkeypatch):
+@pytest.mark.parametrize("fails", [(PrefixCells, "_write"), (StackRunner, "write")])
+def test_a_prompt_that_fails_leaves_nothing_behind(model, fails, monkeypatch):
     """Pages that were not filled are not found by the next prompt."""
     backend = backends.load("reference")
     session = model.session(backend)
     session.reserve(5, 1, PAGE_CELLS)
     prompt = model.check([5] * 40)
     with monkeypatch.context() as patch:
-        patch.setattr(StackRunner, "write", lambda *args: 1 / 0)
+        patch.setattr(*fails, lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             session.encode([prompt], [0], [1])
     session.release([1])
