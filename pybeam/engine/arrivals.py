@@ -33,12 +33,13 @@ class Arrivals(ABC):
         has_news: [1] bool, whether a request waits or must leave, which another thread may set. While it is
             not set, many steps may go by without a question. None: the stream asks after every step.
         must_leave: [1] bool, whether a request must leave. It alone is news while nobody can be admitted.
+            None: `has_news` is.
     """
 
     keeps_order: ClassVar[bool] = False
     may_get_more: ClassVar[bool] = True
     has_news: np.ndarray | None = None
-    must_leave: np.ndarray = np.zeros(1, dtype=np.bool_)
+    must_leave: np.ndarray | None = None
 
     @abstractmethod
     def next(self, may_wait: bool) -> tuple[int, Any] | None:

@@ -104,8 +104,10 @@ class Engine:
         self._work.expect(self._schedule.most_sources)
         self._arrivals, self._waits = arrivals, True
         goes_on = self._schedule.admits_by_count and not self._wants.reads_late
-        if arrivals.has_news is not None and goes_on:
-            self._calls = tuple(map(torch.from_numpy, (arrivals.must_leave, arrivals.has_news)))
+        news, leave = arrivals.has_news, arrivals.must_leave
+        if news is not None and goes_on:
+            flags = news if leave is None else leave, news
+            self._calls = tuple(map(torch.from_numpy, flags))
         self._admission = Admission(
             arrivals,
             self._work,
@@ -232,6 +234,9 @@ class Engine:
         """Return how many steps may go by before the next question of this engine."""
         live, is_watched = self._live, self._live.num_watched or profiler._is_profiler_enabled
         if self._calls is None or is_watched or self._work.advances:
+            return 1
+        if self._admission.next() is not None and self._intake.has_room:
+            # an admitted one has failed, and left its place
             return 1
         return live.steps_within(self.stats.steps, self._work.room.length)
 

@@ -8,7 +8,7 @@ from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.failures import isolate
 from pybeam.engine.live_sources import LiveSources
-from pybeam.engine.schedule import Schedule
+from pybeam.engine.schedule import LoadLevel, Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.stats import PhaseClock, Stats
 from pybeam.engine.workspace import Workspace
@@ -36,39 +36,47 @@ class Intake:
 
     @property
     def has_room(self) -> bool:
-        """Whether a request that comes now may be admitted before a source leaves."""
-        load, schedule = self._live.load(self._stats.steps), self._schedule
-        is_first = self._admission.next() is None
-        return is_first and schedule.refills(load) and schedule.may_have_room(load)
+        """Whether the source that is next, or one that comes now, may be admitted before another leaves."""
+        load = self._live.load(self._stats.steps)
+        if self._is_emptied or not self._schedule.refills(load):
+            return False
+        return self._fits(self._admission.next(), load, self._live.max_bytes)
+
+    @property
+    def _is_emptied(self) -> bool:
+        """Whether nobody is admitted until memory has been given back."""
+        return self._work.is_too_large and not self._admission.has_encoded
+
+    def _fits(self, source: Source | None, load: LoadLevel, taken_bytes: int) -> bool:
+        """Whether there is room for one more source; None: for some source."""
+        if source is None:
+            return self._schedule.may_have_room(load)
+        if load.sources and source.max_bytes > self._work.room.free_bytes(taken_bytes):
+            return False
+        return self._schedule.has_room(load, source.source_length, source.algorithm.max_rows)
 
     def admit(self) -> Answers:
         """Refill: take the sources from the queue that the schedule admits."""
-        live, admission, room = self._live, self._admission, self._work.room
+        live, admission = self._live, self._admission
         load, taken_bytes = live.load(self._stats.steps), live.max_bytes
         if not self._schedule.refills(load):
             return
         admitted: list[Source] = []
-        while True:
+        while not self._is_emptied:
             source = admission.next()
-            if self._work.is_too_large and not admission.has_encoded:
-                break
             if source is None:
-                if self._arrivals.keeps_order and not self._schedule.may_have_room(load):
+                if self._arrivals.keeps_order and not self._fits(None, load, taken_bytes):
                     break
                 for result in admission.read(may_wait=not load.sources):
                     yield [self._stats.count(result)]
                 source = admission.next()
-            if source is None:
-                break
-            max_rows = source.algorithm.max_rows
-            is_too_much = load.sources and source.max_bytes > room.free_bytes(taken_bytes)
-            if is_too_much or not self._schedule.has_room(load, source.source_length, max_rows):
+            if source is None or not self._fits(source, load, taken_bytes):
                 break
             admitted.append(admission.take())
             load = load.with_one_more(source.source_length, source.algorithm.first_rows)
             taken_bytes += source.max_bytes
         if admitted:
-            yield from self._encode(admitted, room.free_bytes(taken_bytes))
+            yield from self._encode(admitted, self._work.room.free_bytes(taken_bytes))
             yield from self._open([source for source in admitted if source.slot != NO_SLOT])
 
     def _encode(self, admitted: list[Source], free_bytes: float) -> Answers:

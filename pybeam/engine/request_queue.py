@@ -36,7 +36,9 @@ class RequestQueue(Arrivals):
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Any]] = deque()
-        self.has_news: np.ndarray = np.zeros(1, dtype=np.bool_)
+        self.has_news: np.ndarray
+        # nobody must leave
+        self.has_news, self.must_leave = np.zeros((2, 1), dtype=np.bool_)
         self._num_put = 0
         self._is_closed = False
         self._pid = os.getpid()

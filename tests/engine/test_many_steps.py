@@ -88,12 +88,14 @@ class Crowd(IterableArrivals):
 
     def __init__(self):
         super().__init__(SOURCES)
-        self.has_news = np.ones(1, dtype=np.bool_)
+        self.has_news, self.must_leave = np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
 
 
-def test_who_must_leave_ends_them(counts):
+@pytest.mark.parametrize("has_flag", [True, False])
+def test_who_must_leave_ends_them(has_flag, counts):
+    """Where no flag says so, news of any kind do."""
     arrivals = Crowd()
-    arrivals.must_leave = np.ones(1, dtype=np.bool_)
+    arrivals.must_leave = arrivals.has_news if has_flag else None
     results, *_ = run("m2m_100", "fixed", arrivals)
     assert set(counts) == {1}
     assert essence(results) == essence(run("m2m_100", "fixed")[0])
@@ -103,22 +105,68 @@ def test_who_must_leave_ends_them(counts):
 SCHEDULES = [pybeam.Fifo(3), pybeam.Fifo(3, epsilon=0.4), pybeam.Batch(3), pybeam.Fifo(tokens=6)]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-def test_who_waits_ends_them_only_where_there_is_room(schedule, counts, monkeypatch):
-    """And nobody begins at a later step than if the schedule were asked at each."""
-    began, add = [], LiveSources.add
+@pytest.fixture
+def began(monkeypatch) -> list[tuple[int, list[int]]]:
+    """At which steps which sources have begun."""
+    found, add = [], LiveSources.add
 
     def noted(live, sources, num_rows, step):
-        began.append((step, [source.index for source in sources]))
+        found.append((step, [source.index for source in sources]))
         add(live, sources, num_rows, step)
 
     monkeypatch.setattr(LiveSources, "add", noted)
-    many, *_ = run("m2m_100", "fixed", Crowd(), schedule)
+    return found
+
+
+def check_beginnings(arrivals, schedule, counts, began, monkeypatch) -> None:
+    """Nobody begins at a later step than if the schedule were asked at each."""
+    many, *_ = run("m2m_100", "fixed", arrivals(), schedule)
     assert max(counts) > 1 and len(began) > 1
     monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
     num_begun = len(began)
-    alone, *_ = run("m2m_100", "fixed", Crowd(), schedule)
+    alone, *_ = run("m2m_100", "fixed", arrivals(), schedule)
     assert essence(many) == essence(alone) and began[:num_begun] == began[num_begun:]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_who_waits_ends_them_only_where_there_is_room(schedule, counts, began, monkeypatch):
+    check_beginnings(Crowd, schedule, counts, began, monkeypatch)
+
+
+@pytest.mark.parametrize("schedule", [pybeam.Fifo(3), pybeam.Fifo(tokens=6)], ids=repr)
+@pytest.mark.parametrize("arrivals", [Crowd, lambda: IterableArrivals(SOURCES)])
+def test_who_waits_takes_the_place_of_one_that_fails(
+    arrivals, schedule, counts, began, monkeypatch
+):
+    encode = TransformerSession.encode
+
+    def failing(session, sources, *given):
+        if SOURCES[1] in [source.tolist() for source in sources]:
+            raise ValueError("this one is broken")
+        encode(session, sources, *given)
+
+    monkeypatch.setattr(TransformerSession, "encode", failing)
+    check_beginnings(arrivals, schedule, counts, began, monkeypatch)
+    assert 1 not in {index for _, indices in began for index in indices}
+
+
+def test_who_waits_does_not_end_them_before_memory_is_given_back(counts, began):
+    workspace = Workspace(model_of("m2m_100"), ALGORITHMS["fixed"], backends.load("native"))
+
+    class Peak(Crowd):
+        """One request comes when all others have left, and leaves too much memory behind."""
+
+        may_get_more = True
+
+        def next(self, may_wait):
+            return super().next(may_wait) if may_wait else None
+
+        def enter(self, phase, indices):
+            workspace.is_too_large = True
+
+    results = list(CheckedEngine(workspace, pybeam.Fifo(3), Stats()).stream(Peak()))
+    assert len(results) == len(began) == len(SOURCES)
+    assert max(counts) > 1
 
 
 def test_a_service_goes_on_while_others_wait(counts):
