@@ -257,28 +257,31 @@ def test_rows_behind_prompts(name, num_own, has_paths):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("cell_place", "place", "value", "message"),
     [
-        (1, ints([0, 1, 3]), "`slot` is out of range"),
-        (3, ints([45, 38, 101]), "more cells than there is room for"),
-        (2, ints([[NUM_CELLS] * 100] * 3), "`cell` is not in the pool"),
-        (3, ints([45, 38]), r"an array of prompts` must be \[3\]"),
-        (5, None, "prompts must be 6 tensors, but are 5"),
+        (1, 1, ints([0, 1, 3]), "`slot` is out of range"),
+        (0, None, ints([0, 5, 99, 15]), "`offset` is out of range"),
+        (3, None, ints([1000] * 3), "more cells than there is room for"),
+        (None, 3, ints([45, 38, 101]), "more cells than there is room for"),
+        (None, 2, ints([[NUM_CELLS] * 100] * 3), "`cell` is not in the pool"),
+        (None, 3, ints([45, 38]), r"an array of prompts` must be \[3\]"),
+        (None, 5, None, "prompts must be 6 tensors, but are 5"),
     ],
 )
-def test_wrong_prompts(place, value, message):
+def test_wrong_prompts(cell_place, place, value, message):
+    """Whether the cells of rows are wrong, or the arrays of prompts; None leaves them as they are."""
     both = Both("qwen3", torch.float32)
     call = step(70, [47, 40, 18], 5, both.cells)
-    cells, sources = behind_prompts(call, 2, has_paths=False)
-    sources = [*sources, ints([0] * 3), ints([0] * 3)]
-    sources[place] = value
-    if place == 1:
-        cells = cells[0], value, *cells[2:]
-    given = tuple(one for one in sources if one is not None)
-    inputs = call.token, ints([2] * 15)
+    cells, sources = map(list, behind_prompts(call, 2, has_paths=False))
+    sources += [ints([0] * 3), ints([0] * 3)]
+    for given, i in ((cells, cell_place), (sources, place)):
+        if i is not None:
+            given[i] = value
+    sources = tuple(one for one in sources if one is not None)
+    inputs, out = (call.token, ints([2] * 15)), torch.empty(15, 70)
     with pytest.raises((ValueError, RuntimeError), match=message):
         both.program.run(
-            torch.empty(15, 70), inputs, both.pools[0], None, call.cell, cells, given, None, None
+            out, inputs, both.pools[0], None, call.cell, tuple(cells), sources, None, None
         )
 
 
