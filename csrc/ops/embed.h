@@ -18,6 +18,8 @@ inline EmbedParams embed_of(const Tensor& table, const OptionalTensor& scale, in
     } else {
         check_tensor("table", table, table.scalar_type(), {vocab_size, size});
         check_contiguous("table", table);
+        PYBEAM_CHECK_VALUE(table.scalar_type() != ScalarType::kUInt8,
+                           "`table` must be packed in uint8, or int8 with a scale");
         PYBEAM_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 alone");
     }
     PYBEAM_CHECK_VALUE(is_int8 || weight_type(table) != WeightType::kInt4,

@@ -67,6 +67,7 @@ def test_without_positions(kind):
             ValueError,
             "`scale` must be given for int8",
         ),
+        (2, torch.zeros(VOCAB, SIZE, dtype=torch.uint8), ValueError, "`table` must be packed in"),
         (2, torch.zeros(2, 2, 1152, dtype=torch.uint8), ValueError, "other weights than int4"),
         (3, torch.ones(VOCAB), ValueError, "`scale` must be given for int8 alone"),
         (5, torch.randn(POSITIONS, SIZE).double(), ValueError, "`position_table` must be float32"),
