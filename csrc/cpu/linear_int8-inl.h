@@ -166,7 +166,8 @@ inline void multiply_pass(const Int8Inputs& inputs, const Int4Group* panel, int6
         fetch_share<Int4Group, kShares>(x.next, g);
 #pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) {
-            const Vec scale = load(block->scale + column + c * kWidth);
+            // weights were taken 16 times
+            const Vec scale = mul(load(block->scale + column + c * kWidth), broadcast(0x1p-4f));
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {
                 total[r][c] = add(total[r][c], mul(to_floats(acc[r][c]), scale));
@@ -175,7 +176,7 @@ inline void multiply_pass(const Int8Inputs& inputs, const Int4Group* panel, int6
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-        const Vec scale = broadcast(x.rows.scale[r] * 0x1p-4f);  // weights were taken 16 times
+        const Vec scale = broadcast(x.rows.scale[r]);
 #pragma GCC unroll 8
         for (int c = 0; c < kSumsVecs; ++c) results.put(r, c * kWidth, mul(total[r][c], scale));
     }

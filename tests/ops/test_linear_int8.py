@@ -7,7 +7,7 @@ import torch
 
 from pybeam import backends
 from pybeam.backends.int4 import quantise_groups
-from pybeam.backends.packing import LARGEST, Quantised, pack, quantise, unpack
+from pybeam.backends.packing import LARGEST, PANEL, Quantised, pack, quantise, unpack
 from pybeam.backends.torch_layers import quantise_rows
 from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import PackedLinear
@@ -136,6 +136,28 @@ def test_rows_of_zeros_and_of_no_numbers(isa, bits):
 def test_numbers_near_the_largest(isa):
     x = torch.tensor([[3e38, -3e38, 1e38], [2.0**-99, 2.0**-100, 2.0**-101]])
     layer = layer_of(5, 3, has_bias=False)
+    assert torch.equal(layer(x), oracle_of(layer)(x))
+
+
+@every_isa
+@pytest.mark.parametrize("scale", [2.0**112, 2.0**-133])
+def test_scales_of_int4_near_the_largest_and_the_least(isa, scale):
+    """Sums that are just below the largest float32, and a scale that is the least bfloat16."""
+    q = torch.full((64, 64), 7, dtype=torch.int8)
+    q[1::2] = -8
+    layer = Int4Linear(Quantised(q, torch.full((64, 2), scale, dtype=torch.bfloat16)), None)
+    y = layer(torch.ones(3, 64))
+    assert y.isfinite().all() and y.ne(0).all()
+    assert torch.equal(y, oracle_of(layer)(torch.ones(3, 64)))
+
+
+@every_isa
+@both
+@pytest.mark.parametrize("num_rows", [2, 7, 25])
+def test_tasks_of_several_panels(isa, num_rows, bits):
+    """While blocks of rows multiply one panel, they fetch the next, each a half or a quarter."""
+    layer, x = layer_of(33 * PANEL, 40, bits=bits), torch.randn(num_rows, 40)
+    torch.set_num_threads(1)
     assert torch.equal(layer(x), oracle_of(layer)(x))
 
 
