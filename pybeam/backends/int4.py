@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.backends.memory import large_array
-from pybeam.backends.packing import PANEL, Quantised
+from pybeam.backends.packing import PANEL, TURNED, Quantised
 
 # neighbours of a row that share a scale, `kGroup` in C++
 GROUP = 32
@@ -64,16 +64,20 @@ def pack(weight: Quantised) -> Tensor:
     """Pack W [out, in] as [out / 64, groups, 64 * 18]: scales, and what `fold` gives of a panel's columns.
 
     Each block of a panel and a group has 64 scales and then [4, 64, 4] bytes, which a product reads from
-    first to last. Zeros fill the last panel.
+    first to last. Zeros fill the last panel. Some panels are packed at a time, for little memory beside.
     """
     q, scale = weight
-    missing, groups = -len(q) % PANEL, scale.shape[1]
-    num = (len(q) + missing) // PANEL
-    packed = large_array((num, groups, PANEL * (GROUP // 2) + SCALE_BYTES), torch.uint8)
-    scales, pairs = _parts(packed)
-    scales.copy_(F.pad(scale, (0, 0, 0, missing)).view(num, PANEL, groups).transpose(1, 2))
-    folded = F.pad(fold(q), (0, 0, 0, missing)).view(torch.int32)
-    pairs.copy_(folded.view(num, PANEL, groups, -1).permute(0, 2, 3, 1))
+    groups = scale.shape[1]
+    shape = -(-len(q) // PANEL), groups, PANEL * (GROUP // 2) + SCALE_BYTES
+    packed = large_array(shape, torch.uint8)
+    num = max(1, TURNED // max(1, PANEL * q.shape[1]))  # panels at a time
+    parts = packed.split(num), q.split(num * PANEL), scale.split(num * PANEL)
+    for panels, own_q, own_scale in zip(*parts, strict=True):
+        scales, pairs = _parts(panels)
+        missing = 0, 0, 0, -len(own_q) % PANEL
+        scales.copy_(F.pad(own_scale, missing).view(-1, PANEL, groups).transpose(1, 2))
+        folded = F.pad(fold(own_q), missing).view(torch.int32)
+        pairs.copy_(folded.view(-1, PANEL, groups, GROUP // 8).permute(0, 2, 3, 1))
     return packed
 
 

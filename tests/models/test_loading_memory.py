@@ -73,6 +73,7 @@ def quantised(directory, tmp_path_factory):
     [
         ("directory", "int8"),
         ("quantised", "int8"),
+        ("directory", "int4"),
         ("directory", "float32"),
         ("directory", "float16"),
         ("directory", "bfloat16"),
@@ -94,5 +95,6 @@ def test_the_peak_is_the_weights_and_a_tenth(source, dtype, request, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     peak, weights = map(int, done.stdout.split())
-    assert weights > 90e6 * getattr(torch, dtype).itemsize
+    # tables are int8 beside int4
+    assert weights > 90e6 * (0.6 if dtype == "int4" else getattr(torch, dtype).itemsize)
     assert peak <= 1.1 * weights
