@@ -1,4 +1,4 @@
-"""Model directories that are written: ONNX graphs, int8 weights, another system's model for pybeam.
+"""Model directories that are written: ONNX graphs, int8 or int4 weights, another system's model for pybeam.
 
 The package onnx is optional, so it is imported only when a model is exported.
 """

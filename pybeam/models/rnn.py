@@ -352,8 +352,9 @@ def build_rnn(
         attention=linear(
             "attention.weight", reader.vector("attention.bias", h), h, 2 * h, activation="tanh"
         ),
-        output=linear(
-            "output.weight", reader.vector("output.bias", config.vocab_size), config.vocab_size, h
+        output=reader.linear(
+            reader.matrix(["output.weight"], config.vocab_size, h),
+            reader.vector("output.bias", config.vocab_size),
         ),
         dtype=reader.dtype,
         weight_dtype=reader.weight_dtype,

@@ -13,7 +13,9 @@ from pybeam.models import load_model
 from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import PackedLinear
 from support.built_in_models import parts_of, saved
+from support.ctranslate2_folders import convert, tiny_translator
 from support.example_model import LINES
+from support.marian_folders import write_folder
 from support.paths import MODEL
 
 SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (130, 1030)]
@@ -78,10 +80,27 @@ def test_layers_are_int4_and_tables_int8(kind, tmp_path):
     layers = [part for part in parts if isinstance(part, Int4Linear)]
     others = [part for part in parts if isinstance(part, PackedLinear) and part not in layers]
     assert len(layers) >= 4 and {layer._weight.ndim for layer in layers} == {3}
-    if kind != "rnn":
-        assert type(model.output) is PackedLinear and model.output in others
-        assert model.output._weight.dtype == torch.uint8
+    assert type(model.output) is PackedLinear and model.output in others
+    assert model.output._weight.dtype == torch.uint8
     assert {part.scale.ndim for part in parts if isinstance(part, Quantised)} <= {1}
+
+
+@pytest.mark.parametrize("system", ["CTranslate2", "Marian"])
+def test_folders_of_other_systems(system, tmp_path):
+    """Layers become int4 of the numbers that their floats, or their int8, stand for."""
+    if system == "Marian":
+        write_folder(tmp_path, 7)
+    else:
+        pytest.importorskip("ctranslate2")
+        convert(tiny_translator("m2m_100-even"), tmp_path, "int8")
+    layers, exact = (
+        [part for part in parts_of(load_model(tmp_path, "cpu", dtype)) if hasattr(part, "weight")]
+        for dtype in ("int4", "float32")
+    )
+    assert sum(isinstance(layer, Int4Linear) for layer in layers) >= 8
+    for layer, floats in zip(layers, exact, strict=True):
+        if isinstance(layer, Int4Linear):
+            assert torch.equal(layer.weight, dequantised(quantise_groups(floats.weight)))
 
 
 def test_the_example_model_is_near_float32():
