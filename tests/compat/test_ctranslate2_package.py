@@ -8,10 +8,13 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 
+import pybeam
 from pybeam.compat import ctranslate2 as ours
-from pybeam.compat.ctranslate2.computing import dtype_of
+from pybeam.compat.ctranslate2.computing import Computing, dtype_of
 from support.ctranslate2_folders import convert, tiny_generator, tiny_translator
+from support.tiny_models import save_tiny_model
 
 theirs = pytest.importorskip("ctranslate2")
 
@@ -269,6 +272,15 @@ def test_a_model_is_loaded_as_it_was_asked_for(translators, generators, tmp_path
 )
 def test_gpus_compute_in_the_floats_beside_int8(asked, expected):
     assert (dtype_of("cuda", asked), dtype_of("cpu", asked)) == (expected, "int8")
+
+
+@pytest.mark.parametrize("compute_type", ["auto", "default"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int4])
+def test_quantised_folders_stay_as_they_are(dtype, compute_type, tmp_path):
+    save_tiny_model(tmp_path / "tiny", "m2m_100")
+    pybeam.quantize(tmp_path / "tiny", tmp_path / "quantised", dtype=dtype)
+    model = Computing.of("cpu", 0, compute_type).load(tmp_path / "quantised")
+    assert model.weight_dtype == dtype
 
 
 def test_files_may_come_from_memory(translators):

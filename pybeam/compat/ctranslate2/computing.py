@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pybeam.arguments import ArgumentError
+from pybeam.models.checkpoint import quantised_dtype
 from pybeam.models.loading import load_model
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,12 @@ class Computing:
     Attributes:
         device: "cpu" or "cuda".
         index: of the GPU.
-        dtype: of `pybeam.load_model`.
+        dtype: of `pybeam.load_model`; None: the fastest that the folder and the device allow.
     """
 
     device: str
     index: int
-    dtype: str
+    dtype: str | None
 
     @classmethod
     def of(
@@ -68,13 +69,16 @@ class Computing:
     def load(self, folder: Path) -> Any:
         """Load the model of a folder; see `pybeam.load_model`."""
         place = self.device if self.device == "cpu" else f"{self.device}:{self.index}"
-        return load_model(folder, place, self.dtype)
+        dtype = self.dtype
+        if dtype is None:  # integers stay as they are
+            dtype = "auto" if quantised_dtype(folder) else FASTEST[self.device]
+        return load_model(folder, place, dtype)
 
 
-def dtype_of(device: str, compute_type: ComputeType) -> str:
+def dtype_of(device: str, compute_type: ComputeType) -> str | None:
     """Return the `dtype` of `pybeam.load_model` for a type of computation on a device, "cpu" or "cuda".
 
-    GPUs have no int8 here, and take the floats that are named beside it.
+    None is the fastest. GPUs have no int8 here, and take the floats that are named beside it.
 
     Raises:
         TypeError, ValueError: there is no such type.
@@ -87,7 +91,7 @@ def dtype_of(device: str, compute_type: ComputeType) -> str:
             f"{compute_type!r}"
         )
     if compute_type == "auto":
-        return FASTEST[device]
+        return None
     if compute_type not in COMPUTE_TYPES:
         known = ", ".join(["auto", *COMPUTE_TYPES])
         raise ValueError(f"Invalid compute type: {compute_type}; it must be one of {known}")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from pybeam.backends.packing import INTEGERS
 from pybeam.compat.ctranslate2.computing import ComputeType, Computing
 from pybeam.compat.ctranslate2.results import AsyncResult
 from pybeam.compat.ctranslate2.vocabulary import Vocabulary
@@ -23,7 +24,7 @@ from pybeam.models.base import Alignment, Model
 from pybeam.search.algorithms import Algorithm
 
 T = TypeVar("T")
-NAMES = {torch.int8: "int8_float32", torch.float8_e4m3fn: "int8_float32"}
+NAMES = dict.fromkeys((*INTEGERS, torch.float8_e4m3fn), "int8_float32")
 # decoders of as many searches are kept, with the memory of their last batches
 KEPT_DECODERS = 8
 
