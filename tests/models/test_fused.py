@@ -19,7 +19,7 @@ from support.tiny_models import T5_KINDS, save_tiny_model
 # norms before and behind sublayers, with and without final norm and embedding norm, convolutions, relative
 # positions, gates
 KINDS = ("m2m_100", "mbart", "bart", "marian", "fsmt", "Speech2Text", "Whisper", *T5_KINDS)
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = ("float32", "bfloat16", "int8", "int4")
 # of the weights, and of keys and values
 TYPES = (*((dtype, "auto") for dtype in DTYPES), ("float32", "bfloat16"), ("int8", "float32"))
 

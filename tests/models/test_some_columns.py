@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import pybeam
-from pybeam.backends.packing import PANEL, quantise
+from pybeam.backends.int4 import quantise_groups
+from pybeam.backends.packing import INT4, INTEGERS, PANEL, quantise
 from pybeam.catalogue import allowed_items
 from pybeam.catalogue.items import AllowedItems
 from pybeam.models import linear
+from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import PackedLinear
 from support.item_lists import random_items
 
@@ -25,13 +27,14 @@ def worth_some(monkeypatch):
     monkeypatch.setattr(linear, "WORTH_SOME", 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, *INTEGERS])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_some_columns_have_the_bits_of_all(worth_some, dtype, has_bias):
     torch.manual_seed(0)
     weight, bias = torch.randn(10 * PANEL + 7, 33), torch.randn(10 * PANEL + 7)
-    packed = quantise(weight) if dtype == torch.int8 else weight.to(dtype)
-    layer = PackedLinear(packed, bias if has_bias else None)
+    convert = {torch.int8: quantise, INT4: quantise_groups}.get(dtype, lambda w: w.to(dtype))
+    kind = Int4Linear if dtype == INT4 else PackedLinear
+    layer = kind(convert(weight), bias if has_bias else None)
     for num_rows in (1, 5, 70):
         x = torch.randn(num_rows, 33)
         expected = layer(x)
