@@ -233,7 +233,7 @@ class LayerProgram {
                            const StackCells& cells) const {
         const bool keeps_states = !shape_.has_cross && cells.cross_pool.has_value();
         PYBEAM_CHECK_VALUE((cells.own_pool.has_value() || keeps_states) == cells.cell.has_value(),
-                           "`own_pool` and `cell` go together");
+                           keeps_states ? "`cross_pool`" : "`own_pool`", " and `cell` go together");
         PYBEAM_CHECK_VALUE(cells.cross_pool.has_value() || !shape_.has_cross,
                            "`cross_pool` must be given for a decoder");
         PYBEAM_CHECK_VALUE(!keeps_states || !(cells.own_pool.has_value() || out.has_value()),

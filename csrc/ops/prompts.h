@@ -37,7 +37,8 @@ inline Prompts prompts_of(const std::vector<Tensor>& given) {
             max_cells};
 }
 
-// Rows behind their prompts, in memory that the next call uses again.
+// Rows behind their prompts, in memory that the next call uses again. Large memory is given back
+// when a call needs less than a quarter of it.
 class PromptRows {
   public:
     // Puts prompts before rows, which know nothing of them yet: tokens and positions, and `own`
@@ -46,8 +47,11 @@ class PromptRows {
         const int64_t num_rows = embed->num_rows;
         // a size that seldom changes, because there is fresh memory where it grows
         const int64_t columns = prompts.max_cells + own->max_cells, words = own->mask_words;
-        cell_.room(own->num_slots * columns);
-        mask_.room(own->num_slots * columns * words);
+        const int64_t num_cells = own->num_slots * columns;
+        if (most_cells_ > kMostKeptCells && 4 * num_cells < most_cells_) *this = {};
+        most_cells_ = std::max(most_cells_, num_cells);
+        cell_.room(num_cells);
+        mask_.room(num_cells * words);
         num_cells_.room(own->num_slots);
         std::copy_n(embed->token, num_rows, token_.room(num_rows));
         std::copy_n(embed->position, num_rows, position_.room(num_rows));
@@ -103,6 +107,10 @@ class PromptRows {
         std::copy_n(own.mask + slot * own.max_cells * words, num_own * words, mask);
     }
 
+    // of 64 MB
+    static constexpr int64_t kMostKeptCells =
+        (int64_t{64} << 20) / (sizeof(int32_t) + sizeof(int64_t));
+    int64_t most_cells_ = 0;
     Scratch<int32_t> token_, position_, place_, cell_, num_cells_;
     Scratch<int64_t> mask_;
 };

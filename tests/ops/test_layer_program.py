@@ -141,7 +141,7 @@ def test_an_encoder_writes_keys_and_values_of_a_decoder(dtype):
     for given, error, message in (
         (of_encoder(None, pool[:2].clone(), ints(0, 1)), ValueError, "room for the 120 columns"),
         (of_encoder(None, pool, ints(0, CELLS)), RuntimeError, "`cell` must be from 0 to 4"),
-        (of_encoder(None, pool, None), ValueError, "`cell` go together"),
+        (of_encoder(None, pool, None), ValueError, "`cross_pool` and `cell` go together"),
         (of_encoder(out, pool, ints(0, 1)), ValueError, "must be left out where an encoder has"),
     ):
         with pytest.raises(error, match=message):
