@@ -11,7 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import pybeam
-from support.causal_models import EOS, tiny_causal
+from pybeam.models.transformer.causal_config import read_config
+from support.causal_models import EOS, OTHER_EOS, tiny_causal
 
 PROMPTS = [[11, 30, 17, 2], [25, 14, 33, 20, 12]]
 EYES = dict(
@@ -21,6 +22,8 @@ EYES = dict(
 KINDS = {
     "gemma3": ("Gemma3", "gemma3", dict(mm_tokens_per_image=4)),
     "llava": ("Llava", "llama", {}),
+    "llava_next": ("LlavaNext", "mistral", {}),
+    "mistral3": ("Mistral3", "mistral", {}),
 }
 
 
@@ -53,7 +56,7 @@ def rename(directory: Path, *pairs: tuple[str, str]) -> None:
 NEW = ("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")
 OLD = (
     ("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."),
-    ("model.vision_tower.", "vision_tower."),
+    ("model.vision_tower.", "vision_tower."), ("model.image_newline", "image_newline"),
     ("model.multi_modal_projector.", "multi_modal_projector."),
 )  # fmt: skip
 
@@ -67,7 +70,9 @@ def test_text_alone_is_what_transformers_makes_of_it(kind, tmp_path):
     for prompt in PROMPTS:
         ids = torch.tensor([prompt])
         [line] = network.generate(ids, max_new_tokens=7, do_sample=False).tolist()
-        expected.append([token for token in line[len(prompt) :] if token not in (EOS, 7, 1)])
+        new = line[len(prompt) :]
+        ends = (i for i, token in enumerate(new) if token in (EOS, OTHER_EOS))
+        expected.append(new[: next(ends, len(new))])
     for names in (NEW, OLD):
         rename(tmp_path, *names)
         model = pybeam.load_model(tmp_path, device="cpu")
@@ -78,22 +83,51 @@ def test_text_alone_is_what_transformers_makes_of_it(kind, tmp_path):
     assert pybeam.load_model(tmp_path / "int8").weight_dtype == torch.int8
 
 
-def test_what_a_published_config_leaves_out(tmp_path):
-    """Gemma 3 is published with the fields that differ from the defaults of its class."""
-    text = dict(
+# as Gemma 3 4B, LLaVA 1.5 7B and LLaVA 1.6 on Mistral 7B are published, and the least that may stand there
+PUBLISHED = [
+    ("Gemma3", dict(eos_token_id=[1, 106]), dict(
         model_type="gemma3_text", hidden_size=2560, intermediate_size=10240, num_hidden_layers=34,
         rope_scaling=dict(factor=8.0, rope_type="linear"), sliding_window=1024,
-    )  # fmt: skip
-    config = dict(model_type="gemma3", eos_token_id=[1, 106], text_config=text, vision_config={})
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    from pybeam.models.transformer.causal_config import read_config
+    )),
+    ("Llava", dict(pad_token_id=32001), dict(
+        model_type="llama", max_position_embeddings=4096, rms_norm_eps=1e-5, vocab_size=32064,
+    )),
+    ("LlavaNext", dict(hidden_size=7, vocab_size=32064), dict(
+        model_type="mistral", intermediate_size=14336, max_position_embeddings=32768,
+        num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=None,
+        vocab_size=32064,
+    )),
+    ("Llava", {}, dict(model_type="qwen2", eos_token_id=5)),
+    ("Llava", {}, {}),
+    ("LlavaNext", {}, {}),
+    ("Mistral3", {}, {}),
+    ("Gemma3", {}, {}),
+]  # fmt: skip
 
-    found, theirs = read_config(tmp_path), transformers.Gemma3Config(**config).text_config
-    assert found.eos_ids == (1, 106) and found.vocab_size == theirs.vocab_size
+
+@pytest.mark.parametrize(("stem", "outer", "text"), PUBLISHED)
+def test_what_a_published_config_leaves_out(stem, outer, text, tmp_path):
+    """Transformers writes the fields that differ from the defaults of their classes."""
+    config_class = getattr(transformers, f"{stem}Config")
+    config = dict(model_type=config_class.model_type, text_config=text, vision_config={}, **outer)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found, theirs = read_config(tmp_path), config_class(**config).text_config
+    assert found.model_type == theirs.model_type and found.vocab_size == theirs.vocab_size
+    eos_ids = outer.get("eos_token_id", theirs.eos_token_id)
+    assert found.eos_ids == (tuple(eos_ids) if isinstance(eos_ids, list) else (eos_ids,))
     assert found.max_positions == theirs.max_position_embeddings
     stack = found.stack
+    assert stack.num_layers == theirs.num_hidden_layers
+    assert stack.hidden_size == theirs.hidden_size
+    assert stack.inner_size == theirs.intermediate_size
     assert stack.num_heads == theirs.num_attention_heads
     assert stack.num_key_heads == theirs.num_key_value_heads
-    assert stack.head_size == theirs.head_dim
-    windows = [one == "sliding_attention" for one in theirs.layer_types]
-    assert [window == 1024 for window in stack.windows] == windows
+    heads = theirs.hidden_size // theirs.num_attention_heads
+    assert stack.head_size == (getattr(theirs, "head_dim", None) or heads)
+    assert stack.norm.epsilon == theirs.rms_norm_eps
+    if stem == "Gemma3":
+        windows = [one == "sliding_attention" for one in theirs.layer_types]
+        assert [window == theirs.sliding_window for window in stack.windows] == windows
+    else:
+        window = None if theirs.model_type == "qwen2" else getattr(theirs, "sliding_window", None)
+        assert set(stack.windows) == {window}
