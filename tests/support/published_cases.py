@@ -19,10 +19,11 @@ import pybeam
 from pybeam.models.huggingface import wrap
 from pybeam.models.transformer.config import FAMILIES
 from pybeam.models.transformer.families import FAMILIES as CAUSAL_FAMILIES
+from pybeam.text.seeing import SEEING
 from support.published_classes import CannotBuild, generative_classes, networks
 
 # model types that `load_model` knows
-BUILT_IN = {*FAMILIES, *CAUSAL_FAMILIES}
+BUILT_IN = {*FAMILIES, *CAUSAL_FAMILIES, *SEEING}
 SEARCHES = {"greedy": {}, "beams": dict(num_beams=4, num_return_sequences=2)}
 # whatever transformers' own `generate` takes, if the config does not say what its model takes
 SHAPES = (
