@@ -26,6 +26,8 @@ TOKENS = (
     "cls_token",
     "mask_token",
 )
+# types of parts of a message, for which a template writes a mark that stands for no picture and no sound
+NOT_TEXT = ("image", "image_url", "input_image", "video", "video_url", "audio", "input_audio")
 
 
 class ChatTemplate:
@@ -84,12 +86,13 @@ class ChatTemplate:
             variables: what the template knows beside them, such as `tools`.
 
         Raises:
-            ValueError: a message is unfit, or the template refuses them.
+            ValueError: a message is unfit or holds more than text, or the template refuses them.
         """
         given = {"tools": None, "documents": None, "add_generation_prompt": True, **variables}
         for message in messages:
             if not isinstance(message.get("role"), str):
                 raise ValueError(f"a message must have a `role`, but is {dict(message)!r}")
+            _refuse_all_but_text(message.get("content"))
         if given["add_generation_prompt"] and messages[-1]["role"] == "assistant":
             raise ValueError(
                 "the last message is the model's own, but it is asked for the next one; end with a user's"
@@ -101,6 +104,17 @@ class ChatTemplate:
         except Exception as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
         return prompt
+
+
+def _refuse_all_but_text(content: Any) -> None:
+    """Raise ValueError if a part of a message is no text."""
+    for part in content if isinstance(content, list | tuple) else ():
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in NOT_TEXT:
+            raise ValueError(
+                f"the parts of a message must be texts, but one is of the type {kind!r}, and chats are read "
+                "as text alone; leave that part out"
+            )
 
 
 def _text(directory: Path, config: Mapping[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ import json
 import pytest
 import transformers
 
-from pybeam.tasks.chat import ChatTemplate
+from pybeam.tasks.chat import NOT_TEXT, ChatTemplate
 from pybeam.text.tokenizer import load_tokenizer
 from support.paths import MODEL
 from support.text_folders import change, save_chat
@@ -112,6 +112,15 @@ def test_messages_that_make_no_sense():
     for text in ("{% if %}", f"{{{{ {'(' * 5000} }}}}", "{{ 'a' * 10 ** 15 }}"):
         with pytest.raises(ValueError, match=r"chat template (is none that Jinja|refuses these)"):
             ChatTemplate(text, {}).render(CHAT)
+
+
+@pytest.mark.parametrize("kind", NOT_TEXT)
+def test_images_and_sounds_are_refused(kind):
+    template = ChatTemplate("{% for p in messages[0].content %}{{ p.text }}{% endfor %}", {})
+    text, other = {"type": "text", "text": "x"}, {"type": kind, kind: {"url": "data:,"}}
+    assert template.render([{"role": "user", "content": [text]}]) == "x"
+    with pytest.raises(ValueError, match=f"must be texts, but one is of the type '{kind}'"):
+        template.render([{"role": "user", "content": [text, other]}])
 
 
 def test_special_tokens_must_be_known_in_texts(tmp_path):
