@@ -22,6 +22,8 @@ log = logging.getLogger("pybeam.tasks")
 
 # of `marian-decoder`
 MARIAN_WIDTH, MARIAN_FACTOR = 12, 3.0
+# it rounds a limit up, after a product in float32
+MARIAN_ROUNDING = 1 - 2**-20
 # settings of `marian-decoder` that pybeam does not have
 LEFT_OUT = ("output-sampling", "output-approx-knn", "shortlist")
 
@@ -105,7 +107,7 @@ def marian_search(directory: Path) -> Algorithm:
     try:
         return shrinking_beam(
             width,
-            max_length=SourceLimit(factor),
+            max_length=SourceLimit(factor, MARIAN_ROUNDING),
             scoring=Scoring(alpha=alpha, reward=0.0 if alpha else 0.0 - penalty),
             ended_only=False,
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 import pybeam
+from pybeam.tasks.search import MARIAN_ROUNDING
 from support.processor_oracles import log_softmax
 from support.search_models import EOS, next_logits, random_model
 
@@ -43,12 +45,13 @@ def test_hypotheses_and_scores_are_marians(seed):
     rng = random.Random(seed)
     beam_size, normalize = rng.choice([1, 2, 3, 5]), rng.choice([0.0, 0.6, 1.0])
     source, allow_unk = list(range(rng.randint(1, 3))), rng.random() < 0.3
+    factor = rng.choice([1.5, 3.0])
     model = random_model(seed)
     processors = [] if allow_unk else [pybeam.processors.no_unk(UNK, stage="log_probs")]
     search = pybeam.shrinking_beam(
         beam_size,
         n_best=beam_size,
-        max_length=pybeam.limits.SourceLimit(3.0),
+        max_length=pybeam.limits.SourceLimit(factor, MARIAN_ROUNDING),
         scoring=pybeam.scoring.power(normalize),
         processors=processors,
         ended_only=False,
@@ -58,7 +61,7 @@ def test_hypotheses_and_scores_are_marians(seed):
         lambda tokens: next_logits(model, 0, tokens).tolist(),
         beam_size=beam_size,
         normalize=normalize,
-        limit=3 * len(source),
+        limit=math.ceil(factor * len(source)),
         allow_unk=allow_unk,
     )
     scores = [score for score, _ in expected][:beam_size]

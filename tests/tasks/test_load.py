@@ -16,6 +16,7 @@ import pybeam
 from pybeam.compat.huggingface import beam_search
 from pybeam.limits import SourceLimit
 from pybeam.tasks import loading
+from pybeam.tasks.search import MARIAN_ROUNDING
 from pybeam.tasks.wrapped import WrappedTexts
 from support.folder_layouts import change as add
 from support.marian_folders import JOINT, write_folder
@@ -104,7 +105,7 @@ def test_a_folder_of_marian_is_searched_as_its_settings_say(tmp_path, caplog):
         settings.read_text().replace("source.yml", "vocab.spm").replace("target.yml", "vocab.spm")
     )
     settings.write_text(named)
-    marian = dict(max_length=SourceLimit(3.0), ended_only=False)
+    marian = dict(max_length=SourceLimit(3.0, MARIAN_ROUNDING), ended_only=False)
     expected = pybeam.shrinking_beam(6, scoring=pybeam.scoring.power(1.0), **marian)
     loaded = pybeam.load(tmp_path, device="cpu")
     assert loaded.decoder.algorithm == expected and "a beam of 6" in repr(loaded)
@@ -125,7 +126,10 @@ def test_a_folder_of_marian_is_searched_as_its_settings_say(tmp_path, caplog):
     # it moves all scores alike
     both = dataclasses.replace(plain, scoring=pybeam.scoring.power(1.0))
     assert search(word_penalty=0.5, normalize=1) == both
-    longer = dataclasses.replace(plain, max_length=SourceLimit(1.5))
+    # rounded up, and a product that is whole but for float64's rounding is whole
+    limit = search(max_length_factor=1.1).max_length
+    assert [limit.tokens(num) for num in (1, 10, 11, 50)] == [2, 11, 13, 55]
+    longer = dataclasses.replace(plain, max_length=SourceLimit(1.5, MARIAN_ROUNDING))
     with caplog.at_level(logging.INFO, logger="pybeam.tasks"):
         assert search(max_length_factor=1.5, shortlist="[lex.bin]") == longer
     assert "`shortlist` is left out" in caplog.text
