@@ -73,13 +73,12 @@ class StoredTensor:
         assert isinstance(self.dtype, torch.dtype)
         if self.begin % self.dtype.itemsize:
             return None
+        before = self.begin % mmap.ALLOCATIONGRANULARITY
+        size, place = before + math.prod(self.shape) * self.dtype.itemsize, self.begin - before
         with open(self.path, "rb") as file:
             # a copy of what is written to, so that the file stays as it is
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        num = math.prod(self.shape)
-        return torch.frombuffer(memory, dtype=self.dtype, count=num, offset=self.begin).view(
-            self.shape
-        )
+            memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=place)
+        return torch.frombuffer(memory, dtype=self.dtype, offset=before).view(self.shape)
 
     def chunks(self) -> Iterator[slice]:
         """Yield slices of rows that take about `CHUNK_BYTES` each."""

@@ -127,16 +127,17 @@ class WeightReader:
         widens = self.weight_dtype == torch.float32 and held in (torch.float16, torch.bfloat16)
         if others or (held != dtype and not widens):
             return None
-        parts = []
-        for name, num in zip(names, sizes, strict=True):
-            part = self.checkpoint.take_mapped(name, num, *columns)
+        joined = large_array((sum(sizes), *columns), held) if len(names) > 1 else None
+        for i, name in enumerate(names):
+            # one at a time, because each takes addresses and a descriptor of the file
+            part = self.checkpoint.take_mapped(name, sizes[i], *columns)
             if part is None:
                 return None
             self.checkpoint.check_finite(name, part)
-            parts.append(part)
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts, out=large_array((sum(sizes), *columns), held))
+            if joined is None:
+                return part
+            joined.split(sizes)[i].copy_(part)
+        return joined
 
     def linear(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
