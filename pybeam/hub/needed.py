@@ -44,7 +44,8 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 def weights_among(names: Sequence[str]) -> list[str]:
     """Return the files of the weights, or what names them; none if no form that pybeam reads is there."""
-    forms = WEIGHTS if "config.json" in names else (*WEIGHTS, *OF_MARIAN)
+    # Marian writes a model.bin, too
+    forms = WEIGHTS if "config.json" in names else (*OF_MARIAN, *WEIGHTS)
     return next((matching(names, form) for form in forms if matching(names, form[:1])), [])
 
 

@@ -122,7 +122,7 @@ def load(
         return _generator(folder, model, search, schedule)
     from pybeam.tasks.translator import Translator
 
-    if search is None and is_marian(folder.path):
+    if search is None and is_marian(folder.path) and not is_ctranslate2(folder.path):
         search = marian_search(folder.path)
     elif search is None:
         search = folder_search(*folder_fields(folder.path), DEFAULT_WIDTH)

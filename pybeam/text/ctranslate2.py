@@ -15,6 +15,8 @@ from pybeam.text.subwords import MappedPieces
 
 # the weights of a folder that CTranslate2's converters have written
 BINARY = "model.bin"
+# how Marian's own file of that name begins: with version 1 in eight bytes, where CTranslate2's has four
+MARIANS = (1).to_bytes(8, "little")
 # of models whose config.json is silent
 SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 # which config.json of a Whisper model does not name
@@ -32,8 +34,13 @@ def is_ctranslate2(directory: Path) -> bool:
 
     Raises ValueError if config.json cannot be read.
     """
-    path = directory / "config.json"
-    return (directory / BINARY).exists() and not (path.exists() and "model_type" in read_json(path))
+    binary, path = directory / BINARY, directory / "config.json"
+    if not binary.exists() or (path.exists() and "model_type" in read_json(path)):
+        return False
+    if not binary.is_file():
+        return True
+    with open(binary, "rb") as file:
+        return file.read(len(MARIANS)) != MARIANS
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,10 @@ PUBLISHED = {
         "model.npz.decoder.yml source.spm target.spm",
         "README.md model.npz model.npz.optimizer.npz model.npz.progress.yml train.log valid.en",
     ),
+    "a folder of Marian with its weights in both forms": (
+        "decoder.yml source.spm target.spm",
+        "README.md model.bin model.npz",
+    ),
     "an export of pybeam": (
         "config.json decoder.onnx decoder.onnx.data encoder.onnx sentencepiece.model",
         "README.md features.onnx search.onnx",

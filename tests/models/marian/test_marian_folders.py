@@ -375,6 +375,16 @@ def test_odd_files_are_refused(tmp_path, kind):
     assert str(tmp_path) in str(caught.value)
 
 
+def test_weights_in_both_of_marians_forms(tmp_path):
+    """Marian's own model.bin, which begins with its version in eight bytes, is none of CTranslate2's."""
+    write_folder(tmp_path, 7)
+    alone = pybeam.load_model(tmp_path, device="cpu").num_parameters
+    vocabularies = pybeam.text.tokenizer.load_vocabularies(tmp_path)
+    (tmp_path / "model.bin").write_bytes(struct.pack("<QQ", 1, 80) + bytes(64))
+    assert pybeam.load_model(tmp_path, device="cpu").num_parameters == alone
+    assert pybeam.text.tokenizer.load_vocabularies(tmp_path) == vocabularies
+
+
 def test_such_a_folder_is_not_quantised(tmp_path):
     write_folder(tmp_path / "marian", 1)
     with pytest.raises(ValueError, match="or Marian, which is read as it is; load it with dtype"):
