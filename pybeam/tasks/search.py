@@ -15,7 +15,7 @@ from pybeam.models.settings import generation_fields
 from pybeam.scoring import Scoring, power
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam, shrinking_beam
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import folder_config
 from pybeam.text.marian import read_words
 
 log = logging.getLogger("pybeam.tasks")
@@ -37,7 +37,7 @@ def folder_fields(directory: Path) -> tuple[Path, dict[str, Any]]:
     config = directory / "config.json"
     if not config.exists():
         return config, {}
-    path, fields = generation_fields(directory, read_json(config))
+    path, fields = generation_fields(directory, folder_config(directory))
     if fields.get("max_length") is not None:
         try:
             whole("max_length", fields["max_length"], 0)

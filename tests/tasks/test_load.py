@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import shutil
 import sys
@@ -16,7 +17,7 @@ import pybeam
 from pybeam.compat.huggingface import beam_search
 from pybeam.limits import SourceLimit
 from pybeam.tasks import loading
-from pybeam.tasks.search import MARIAN_ROUNDING
+from pybeam.tasks.search import MARIAN_ROUNDING, folder_fields
 from pybeam.tasks.wrapped import WrappedTexts
 from support.folder_layouts import change as add
 from support.marian_folders import JOINT, write_folder
@@ -149,6 +150,18 @@ def test_an_older_folder_has_its_options_in_its_config(tmp_path):
     add(tmp_path / "config.json", num_beams=2, max_length=9)
     search = pybeam.load(tmp_path, device="cpu", target="eng_Latn").decoder.algorithm
     assert search.width == 2 and search.max_length == SourceLimit(0.0, 8)
+
+
+def test_options_of_the_language_model_within(tmp_path):
+    """The whole model's come first, as transformers takes them where there is no generation_config.json."""
+    text = dict(num_beams=3, eos_token_id=5, pad_token_id=1)
+    config = dict(model_type="llava", eos_token_id=[7, 8], text_config=text, vision_config={})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.GenerationConfig.from_model_config(transformers.LlavaConfig(**config))
+    _, fields = folder_fields(tmp_path)
+    assert fields["num_beams"] == 3
+    assert fields["eos_token_id"] == theirs.eos_token_id == [7, 8]
+    assert fields["pad_token_id"] == theirs.pad_token_id == 1
 
 
 def test_sampling_is_left_out_and_said(tmp_path, caplog):
