@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import re
@@ -117,8 +118,8 @@ class Source:
     token: str | bool | None
     cache_dir: Path | None
 
-    def snapshot(self, patterns: list[str], *, offline: bool = False) -> Path:
-        """Return the folder of one commit in the cache, with the files that match these patterns."""
+    def snapshot(self, names: list[str], *, offline: bool = False) -> Path:
+        """Return the folder of one commit in the cache, with the files of these names."""
         from huggingface_hub import snapshot_download
 
         path = snapshot_download(
@@ -128,7 +129,8 @@ class Source:
             token=self.token,
             library_name="pybeam",
             local_files_only=offline,
-            allow_patterns=patterns,
+            # brackets in the name of a file are no pattern
+            allow_patterns=[glob.escape(name) for name in names],
         )
         return Path(path)
 

@@ -24,8 +24,12 @@ log = logging.getLogger("pybeam.tasks")
 MARIAN_WIDTH, MARIAN_FACTOR = 12, 3.0
 # it rounds a limit up, after a product in float32
 MARIAN_ROUNDING = 1 - 2**-20
-# settings of `marian-decoder` that pybeam does not have
-LEFT_OUT = ("output-sampling", "output-approx-knn", "shortlist")
+# settings of `marian-decoder` that change outputs, and that a search of pybeam does not have
+LEFT_OUT = (
+    *("output-sampling", "output-approx-knn", "shortlist"),
+    # of sources, which fail alone where they are too long for the model
+    *("max-length", "max-length-crop"),
+)
 
 
 def folder_fields(directory: Path) -> tuple[Path, dict[str, Any]]:
@@ -101,7 +105,7 @@ def marian_search(directory: Path) -> Algorithm:
         )
     for name in LEFT_OUT:
         if name in settings:
-            log.info("%s: `%s` is left out, because pybeam does not have it", path, name)
+            log.info("%s: `%s` is left out, because no search of pybeam has it", path, name)
     width = settings.size("beam-size", MAX_WIDTH, MARIAN_WIDTH)
     factor = settings.number("max-length-factor", MARIAN_FACTOR)
     try:

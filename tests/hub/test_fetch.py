@@ -107,6 +107,16 @@ def test_files_of_marian_are_those_that_its_settings_name(fetch, hub, tmp_path):
         fetch(offline=True)
 
 
+def test_names_are_no_patterns(fetch, hub, tmp_path):
+    write_folder(tmp_path / "marian", 1)
+    settings = tmp_path / "marian" / "decoder.yml"
+    settings.write_text(settings.read_text().replace("model.npz", "'model[1].npz'"))
+    (tmp_path / "marian" / "model.npz").rename(tmp_path / "marian" / "model[1].npz")
+    files = files_of(tmp_path / "marian")
+    hub.add(NAME, files | {"model1.npz": b"of another name"})
+    assert {path.name for path in fetch().iterdir()} == set(files)
+
+
 def test_large_files_come_from_elsewhere(fetch, hub, folder):
     """Behind a redirect to another host, which is not told the token."""
     hub.add(NAME, files_of(folder), large=("model.safetensors",))

@@ -132,8 +132,9 @@ def test_a_folder_of_marian_is_searched_as_its_settings_say(tmp_path, caplog):
     assert [limit.tokens(num) for num in (1, 10, 11, 50)] == [2, 11, 13, 55]
     longer = dataclasses.replace(plain, max_length=SourceLimit(1.5, MARIAN_ROUNDING))
     with caplog.at_level(logging.INFO, logger="pybeam.tasks"):
-        assert search(max_length_factor=1.5, shortlist="[lex.bin]") == longer
-    assert "`shortlist` is left out" in caplog.text
+        assert search(max_length_factor=1.5, shortlist="[lex.bin]", max_length=9) == longer
+    for name in ("shortlist", "max-length"):
+        assert f"`{name}` is left out" in caplog.text
     for message, changes in {
         "`normalize` in .* must be 0 or 1 beside": dict(word_penalty=0.5, normalize=0.6),
         "`normalize` in .* must be a number, but is 'x'": dict(normalize="x"),
