@@ -23,6 +23,8 @@ T = TypeVar("T")
 _live: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
 # how long the end of a program waits for a step of another thread
 MOST_SECONDS_AT_EXIT = 5.0
+# and for the thread to free what the stream held
+MOST_SECONDS_TO_FREE = 0.5
 # threads that are within a step, and do not wait for requests
 _working: set[int] = set()
 # threads that begin no step, because the program ends
@@ -117,8 +119,11 @@ def _end() -> None:
     global _held
     # in a copy that os.fork made, there are no others
     _held = frozenset(sys._current_frames()) - {threading.get_ident()}
-    end = time.monotonic() + MOST_SECONDS_AT_EXIT
+    ending, end = _working & _held, time.monotonic() + MOST_SECONDS_AT_EXIT
     while _working & _held and time.monotonic() < end:
+        time.sleep(0.001)
+    end = min(end, time.monotonic() + MOST_SECONDS_TO_FREE)
+    while ending & sys._current_frames().keys() and time.monotonic() < end:
         time.sleep(0.001)
     _close_all()
 
