@@ -16,7 +16,7 @@ from pybeam.engine.engine import Engine
 from support.paths import ROOT
 
 # neither may grow: what is new is a wing, or takes something's place
-MOST_FILES, MOST_LINES = 100, 14_000
+MOST_FILES, MOST_LINES = 95, 13_500
 WINGS = {"catalogue", "cli", "compat", "corpus", "diversity", "export", "hub", "inspect"}
 WINGS |= {"ray", "reranking", "server", "serving", "speech", "tasks"}
 DECODE = """
