@@ -75,8 +75,8 @@ class IterableArrivals(Arrivals):
     def __init__(self, requests: Iterable[Any]) -> None:
         self._numbered = enumerate(requests)
         # whoever waits is admitted when another leaves
-        is_own = type(self).between_steps is not Arrivals.between_steps
-        self.has_news = None if is_own else np.zeros(1, dtype=np.bool_)
+        asks_each_step = type(self).between_steps is not Arrivals.between_steps
+        self.has_news = None if asks_each_step else np.zeros(1, dtype=np.bool_)
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
         return next(self._numbered, None)

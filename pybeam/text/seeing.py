@@ -1,4 +1,4 @@
-"""Models that see images, too, whose language models are of families of their own."""
+"""Models that see images, read as the language models that are in them."""
 
 from __future__ import annotations
 
