@@ -28,16 +28,17 @@ def expected() -> list[str]:
 def start(*options: str, **pipes) -> subprocess.Popen:
     command = [sys.executable, "-m", "pybeam", "translate", "--model", str(MODEL), *options]
 
-    def heed_interrupts() -> None:
-        # a test run in the background ignores SIGINT, and its children would inherit that
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    def heed_signals() -> None:
+        # tests in the background ignore SIGINT, under nohup SIGHUP too, and children inherit that
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
 
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,
+        preexec_fn=heed_signals,
         **pipes,
     )
 
