@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pybeam import reranking as reranking
     from pybeam import scoring as scoring
     from pybeam import serving as serving
+    from pybeam import shortlist as shortlist
     from pybeam import speech as speech
     from pybeam import stopping as stopping
     from pybeam import tasks as tasks
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from pybeam.serving.answers import ServedResult as ServedResult
     from pybeam.serving.errors import QueueFull as QueueFull
     from pybeam.serving.service import Service as Service
+    from pybeam.shortlist.shortlist import Shortlist as Shortlist
     from pybeam.speech.whisper.options import TranscriptionOptions as TranscriptionOptions
     from pybeam.speech.whisper.recording import Progress as Progress
     from pybeam.speech.whisper.recording import Recording as Recording
@@ -112,6 +114,7 @@ _MODULES = (
     "reranking",
     "scoring",
     "serving",
+    "shortlist",
     "speech",
     "stopping",
     "tasks",
@@ -141,6 +144,7 @@ _HOMES = {
     "ServedResult": "serving.answers",
     "Service": "serving.service",
     "Session": "models.base",
+    "Shortlist": "shortlist.shortlist",
     "Stop": "stopping",
     "Streaming": "engine.schedule",
     "TextDeltas": "text.deltas",

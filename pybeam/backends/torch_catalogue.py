@@ -88,8 +88,7 @@ def catalogue_columns(
     """
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     begin, end = edges_of(arrays, node)
-    # as many as any node needs, because torch sums in an order that depends on the number
-    num = rules.num_columns or max(1, int(arrays.first.diff().max()))
+    num = rules.num_columns or max([1, *(end - begin).tolist()])
     edge = begin[:, None] + torch.arange(num, device=node.device)  # [R, M]
     is_edge = edge < end[:, None]
     edge = torch.where(is_edge, edge, 0)
@@ -113,7 +112,8 @@ def _less(out: Tensor, logits: Tensor) -> Tensor:
     peak = logits.amax(1, keepdim=True)
     # a row that allows nothing stays -inf
     floor = torch.where(peak == -INF, 0.0, peak)
-    log_sum = (logits - floor).exp().sum(1, keepdim=True).log()
+    # one after another, so that columns without an edge change nothing
+    log_sum = (logits - floor).exp().cumsum(1)[:, -1:].log()
     is_sound = (logits.isnan() | (logits == INF)).any(1, keepdim=True).logical_not()
     value = torch.where(is_sound, (out - floor) - log_sum, float("nan"))
     return torch.where(is_sound & (out == -INF), out, value)

@@ -21,6 +21,7 @@ from pybeam.limits import PrefixRule
 from pybeam.models.base import Model
 from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
+from pybeam.shortlist import allowed_translations
 from pybeam.speech import whisper_timestamps
 
 LENGTH = 6  # tokens of the longest output, EOS included
@@ -46,6 +47,13 @@ def odd(model: Model) -> Callable[[Any], Tensor]:
 
 
 CATALOGUE = pybeam.Catalogue.build(ITEMS)
+# what translates the tokens of sources, and what is always allowed
+TRANSLATIONS = {(3, 6): [9], **{(i,): [3 + i % 4, 8 + i % 3] for i in range(3, 17)}}
+OTHER_TRANSLATIONS = {(i,): [4 + i % 7] for i in range(3, 17, 2)}
+ALWAYS = [5, 10]
+SHORTLIST, OTHER_SHORTLIST = (
+    pybeam.Shortlist(rules, ALWAYS) for rules in (TRANSLATIONS, OTHER_TRANSLATIONS)
+)
 
 _OPTIONS: dict[str, Any] = dict(n_best=2, max_length=LENGTH)
 _GREEDY: dict[str, Any] = dict(max_length=LENGTH)
@@ -165,6 +173,7 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
     "allowed_items": lambda model: [allowed_items(CATALOGUE)],
     "allowed_items, renormalised": lambda model: [allowed_items(CATALOGUE, renormalize=True)],
+    "allowed_translations": lambda model: [allowed_translations(SHORTLIST)],
     "allowed_tokens": lambda model: [processors.allowed_tokens(odd(model))],
     "min_length": lambda model: [processors.min_length(3)],
     "first_token": lambda model: [processors.first_token(8)],
@@ -211,6 +220,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "allowed_items, renormalised": lambda model: [
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS), renormalize=True)
     ],
+    "allowed_translations": lambda model: [allowed_translations(OTHER_SHORTLIST)],
     "gumbel": lambda model: [processors.gumbel(7)],
     "sample": lambda model: [processors.sample(1.2, 6, top_p=0.9, draw=1)],
     "whisper_timestamps": lambda model: [_timestamps(model, 0)],

@@ -14,6 +14,7 @@ from law import axes
 FUNCTIONS = ("function", "function, two EOS", "function, settings")
 NO_WEIGHTS = (*FUNCTIONS, "wrapped-bart", "wrapped-mistral", "wrapped-mamba")
 CAUSAL = tuple(name for name in axes.MODELS if name.startswith("causal-"))
+SOUND = ("Speech2Text", "Whisper", "FireRedASR")
 NO_ATTENTION = (*NO_WEIGHTS, "rnn", *CAUSAL, "onnx")
 ROUNDED = ("bfloat16", "int8", "int4", "float8_e4m3fn")
 NO_GUESSES = ("rnn", "wrapped-mamba")
@@ -203,6 +204,18 @@ EXCLUSIONS = (
         "what is allowed begins anew",
         output=("alternatives",),
         processor=("allowed_sequences", *ITEMS, "several, with state"),
+    ),
+    _leave_out(
+        "a shortlist is of the tokens of a source",
+        "needs sources of token ids",
+        processor=("allowed_translations",),
+        model=SOUND,
+    ),
+    _leave_out(
+        "a list has one EOS beside its tokens",
+        "needs a model with one EOS",
+        processor=("allowed_translations",),
+        model=("function, two EOS", *CAUSAL),
     ),
     _leave_out(
         "items do not fit in what the prefix leaves",

@@ -56,6 +56,7 @@ ORACLES: dict[str, Oracle] = {
     "BiasedPrefix": lambda p: (oracles.biased_prefix, p.beta, p.prefix),
     "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
     "AllowedItems": lambda p: (_allowed_items, _items(p), p.renormalize),
+    "AllowedTranslations": lambda p: (oracles.allowed_translations, _rules(p), axes.ALWAYS),
     "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),
     "FirstToken": lambda p: (oracles.first_token, p.token),
     "LastToken": lambda p: (oracles.force_eos, p.is_scored),
@@ -75,6 +76,11 @@ def _items(processor: Any) -> list[list[int]]:
     if processor.filter is None:
         return axes.ITEMS
     return [axes.ITEMS[i] for i in axes.ALLOWED_ITEMS]
+
+
+def _rules(processor: Any) -> dict[tuple[int, ...], list[int]]:
+    is_own = processor.shortlist is axes.SHORTLIST
+    return axes.TRANSLATIONS if is_own else axes.OTHER_TRANSLATIONS
 
 
 def has_oracle(case: Case) -> bool:
@@ -156,6 +162,8 @@ def ranked(case: Case, request: Request, source: int, max_length: int) -> Callab
             oracle, *arguments = ORACLES[type(processor).__name__](processor)
             if oracle is oracles.force_eos:
                 arguments.append(max_length)
+            if oracle is oracles.allowed_translations:
+                arguments.append(request.source)
             row = oracle(row, [BOS, *tokens], forced, *arguments)
         row = oracles.log_softmax(row) if are_logits else row
         order = sorted(range(len(row)), key=lambda token: (-row[token], token))

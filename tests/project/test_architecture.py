@@ -28,7 +28,7 @@ WINGS = [
     ["server", "tasks"],
     ["compat", "corpus", "inspect", "reranking", "serving"],
     ["hub"],
-    ["catalogue", "diversity", "export"],
+    ["catalogue", "diversity", "export", "shortlist"],
     ["speech"],
 ]
 CORE = [

@@ -145,6 +145,17 @@ def allowed_sequences(x, tokens, forced, sequences):
     return [v if i in allowed else -INF for i, v in enumerate(x)]
 
 
+def allowed_translations(x, tokens, forced, rules, always, source):
+    if len(tokens) - 1 < forced:
+        return x
+    allowed = {EOS, *always}
+    for words, own in rules.items():
+        places = range(len(source) - len(words) + 1)
+        if any(tuple(source[i : i + len(words)]) == words for i in places):
+            allowed.update(own)
+    return log_softmax([v if i in allowed else -INF for i, v in enumerate(x)])
+
+
 def whisper_timestamps(x, tokens, forced, no_timestamps, max_initial=None):
     made = tokens[1 + forced :]
     if len(tokens) - 1 < forced:

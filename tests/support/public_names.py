@@ -25,6 +25,7 @@ MODULES = [
     pybeam.reranking,
     pybeam.scoring,
     pybeam.serving,
+    pybeam.shortlist,
     pybeam.speech,
     pybeam.speech.whisper,
     pybeam.stopping,

@@ -12,7 +12,7 @@ from pybeam import processors
 from pybeam.compat.ctranslate2.vocabulary import Vocabulary
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Processor
-from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+from pybeam.shortlist.files import vocabulary_map
 
 FILE = "vmap.txt"
 
@@ -35,15 +35,15 @@ class VocabularyMap:
         """Read that of a folder: a line for source tokens, a tab, and target tokens; None: it has none.
 
         Raises:
-            ValueError: a token is not known.
+            ValueError: the file is not sound, or a token is not known.
         """
         path = directory / FILE
         if not path.exists():
             return None
-        rules: dict[str, list[int]] = {}
-        for line in regular_file(path, MAX_TEXT_BYTES).read_text("utf-8").splitlines():
-            key, _, targets = line.rpartition("\t")
-            rules[key] = vocabulary.target(targets.split(" ") if targets else [])
+        rules = {
+            source.decode(): vocabulary.target([one.decode() for one in targets])
+            for source, targets in vocabulary_map(path)
+        }
         return cls(rules, vocabulary.special_ids)
 
     def candidates(self, sources: Iterable[Sequence[str]]) -> set[int]:

@@ -1,0 +1,228 @@
+"""`Shortlist`: which target tokens may translate the tokens of a source."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pybeam.arguments import LARGEST_INT32, ArgumentError, flag, ids, real, whole
+from pybeam.shortlist import files
+from pybeam.text.tokenizer import load_vocabularies
+
+Grams = tuple[int, ...]
+Ids = Mapping[str, int]
+# the folder of a model, or the ids of its source and of its target tokens
+Vocabularies = str | os.PathLike[str] | tuple[Ids, Ids]
+# tokens of a rule; a source is looked through once for each length that rules have
+LONGEST_RULE = 16
+
+
+class Shortlist:
+    """Rules that say which target tokens may translate a source.
+
+    `pybeam.shortlist.allowed_translations` puts it into an algorithm. It does not change, and any number of
+    decoders and threads may share it. `from_lexical_table` and `from_vmap` read those of Marian and of
+    CTranslate2.
+
+    Args:
+        rules: target ids, by the neighbouring source ids that they may translate: one, or up to 16.
+        always: target ids that may stand in every output, such as the most frequent ones.
+        without: ids that no list holds: EOS, which is allowed anyway, and what no output has, such as the
+            start token and padding.
+
+    Raises:
+        TypeError, ValueError: something is no token id, or a rule has no source token or too many.
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[Grams, Iterable[int]],
+        always: Iterable[int] = (),
+        *,
+        without: Iterable[int] = (),
+    ) -> None:
+        self._without = frozenset(ids("without", without))
+        self._always = self._listed("always", always)
+        self._rules = {
+            ids("rules", source): self._listed("rules", own) for source, own in rules.items()
+        }
+        self._sizes = sorted(set(map(len, self._rules)))
+        if self._sizes and not 1 <= self._sizes[0] <= self._sizes[-1] <= LONGEST_RULE:
+            raise ValueError(
+                f"`rules` must be of 1 to {LONGEST_RULE} source tokens, but one is of "
+                f"{self._sizes[0] or self._sizes[-1]}"
+            )
+        known = [own for own in (self._always, *self._rules.values()) if len(own)]
+        self._smallest = min((int(own[0]) for own in known), default=LARGEST_INT32)
+        self._largest = max((int(own[-1]) for own in known), default=-1)
+
+    def _listed(self, name: str, tokens: Iterable[int]) -> np.ndarray:
+        """Return ids as they are kept: ascending, each once."""
+        return np.array(sorted({*ids(name, tokens)} - self._without), dtype=np.int32)
+
+    def __repr__(self) -> str:
+        return f"Shortlist({len(self._rules):,} rules, {len(self._always):,} always)"
+
+    @classmethod
+    def from_lexical_table(
+        cls,
+        path: str | os.PathLike[str],
+        vocabularies: Vocabularies,
+        first: int = 100,
+        best: int = 100,
+        *,
+        always: Iterable[int] = (),
+        least: float = 0.0,
+        without: Iterable[int] = (),
+        copies: bool = False,
+    ) -> Shortlist:
+        """Read a lexical table of Marian, such as `lex.s2t.gz`.
+
+        A line is a target token, a source token, and the probability of the target token given that of the
+        source. Lines of tokens that a vocabulary lacks, such as NULL, say nothing.
+
+        Args:
+            path: a text file; it is unpacked if its name ends in `.gz`.
+            vocabularies: the folder of the model, or the ids of source and of target tokens, by token.
+            first: ids below this one are always allowed. Vocabularies are often ordered by frequency.
+            best: so many target tokens of each source token are kept, the most probable ones.
+            least: probabilities must be greater.
+            always, without: see `Shortlist`.
+            copies: whether a source token may be copied, if the target vocabulary has it. Marian copies where
+                both sides have one vocabulary.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not sound, or no line has tokens of the vocabularies.
+        """
+        whole("first", first, 0)
+        whole("best", best, 0)
+        real("least", least)
+        flag("copies", copies)
+        source_ids, target_ids = _by_bytes(vocabularies)
+        without = frozenset(ids("without", without))
+        found: dict[int, dict[int, float]] = {}
+        for target, source, probability in files.lexical_table(path):
+            source_id, target_id = source_ids.get(source), target_ids.get(target)
+            if source_id is not None and target_id is not None:
+                found.setdefault(source_id, {})[target_id] = probability
+        if not found:
+            raise ValueError(
+                f"{path} must have lines with tokens of the vocabularies, but has none; is it of this model, "
+                "and of this direction?"
+            )
+        rules: dict[Grams, list[int]] = {}
+        for source_id, own in found.items():
+            # of equally probable ones Marian prefers the larger id
+            likely = [(p, one) for one, p in own.items() if p > least and one not in without]
+            rules[(source_id,)] = [one for _, one in heapq.nlargest(best, likely)]
+        if copies:
+            for token in source_ids.keys() & target_ids.keys():
+                rules.setdefault((source_ids[token],), []).append(target_ids[token])
+        always = [*ids("always", always), *(one for one in target_ids.values() if one < first)]
+        return cls(rules, always, without=without)
+
+    @classmethod
+    def from_vmap(
+        cls,
+        path: str | os.PathLike[str],
+        vocabularies: Vocabularies,
+        *,
+        without: Iterable[int] = (),
+    ) -> Shortlist:
+        """Read a `vmap.txt` of CTranslate2: lines of source tokens, a tab, and target tokens.
+
+        Rules of tokens that the source vocabulary lacks say nothing, nor do target tokens that are not known.
+        The rule of no source token says what is always allowed.
+
+        Args:
+            path: the file.
+            vocabularies: the folder of the model, or the ids of source and of target tokens, by token.
+            without: see `Shortlist`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not sound.
+        """
+        source_ids, target_ids = _by_bytes(vocabularies)
+        rules: dict[Grams, list[int]] = {}
+        for source, targets in files.vocabulary_map(path):
+            gram = [source_ids.get(token, -1) for token in source.split()]
+            if min(gram, default=0) >= 0:
+                rules[tuple(gram)] = [target_ids[one] for one in targets if one in target_ids]
+        always = rules.pop((), [])
+        return cls(rules, always, without=without)
+
+    def tokens_of(self, source: Sequence[int]) -> list[int]:
+        """Return the target ids [n] that may stand in outputs of a source, ascending, without EOS."""
+        grams = {
+            tuple(source[i : i + size])
+            for size in self._sizes
+            for i in range(len(source) - size + 1)
+        }
+        lists = [self._rules[gram] for gram in grams if gram in self._rules]
+        return np.unique(np.concatenate([self._always, *lists])).tolist()
+
+    def check(self, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        """Check whether the lists fit a model.
+
+        Args:
+            vocab_size, eos_ids: those of the model.
+
+        Raises:
+            ValueError: an id is not in the vocabulary, one is EOS, or the model has several EOS.
+        """
+        if self._largest >= vocab_size:
+            raise ArgumentError(
+                "shortlist",
+                f"must hold ids of the model's vocabulary, 0 to {vocab_size - 1}, but holds {self._largest}; "
+                "is it of this model?",
+            )
+        if len(eos_ids) > 1:
+            raise ArgumentError(
+                "shortlist",
+                f"needs a model with one EOS, but this one has {list(eos_ids)}; say with `eos_id` which one "
+                "counts",
+            )
+        [eos_id] = eos_ids
+        if any(eos_id in own for own in (self._always, *self._rules.values())):
+            raise ArgumentError(
+                "shortlist",
+                f"must not hold EOS ({eos_id}), which is allowed anyway; make it with `without=[{eos_id}]`",
+            )
+
+    def is_behind(self, eos_id: int) -> bool:
+        """Whether all ids that a list may hold are greater than `eos_id`."""
+        return eos_id < self._smallest
+
+    def is_on_one_side(self, eos_id: int) -> bool:
+        """Whether all ids that a list may hold are greater than `eos_id`, or all are less."""
+        return self.is_behind(eos_id) or self._largest < eos_id
+
+
+def _by_bytes(given: Any) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """Return the ids of source and target tokens, by the bytes of the token."""
+    if isinstance(given, str | os.PathLike):
+        found = load_vocabularies(given)
+        if found is None:
+            raise ArgumentError(
+                "vocabularies",
+                f"must be a folder with the files of a tokenizer, but {given} has none; give the ids of "
+                "source and of target tokens",
+            )
+        given = found
+    if not (
+        isinstance(given, tuple)
+        and len(given) == 2
+        and all(isinstance(one, Mapping) for one in given)
+    ):
+        raise TypeError(
+            "`vocabularies` must be the folder of a model, or the ids of its source and of its target "
+            f"tokens by token, but is {type(given).__name__}"
+        )
+    source, target = ({token.encode(): one for token, one in own.items()} for own in given)
+    return source, target

@@ -1,0 +1,133 @@
+"""`allowed_translations`: outputs of a source consist of its own shortlist, with a column for each token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pybeam.arguments import ArgumentError, flag, ids
+from pybeam.backends import Backend, load
+from pybeam.backends.arrays import CatalogueArrays
+from pybeam.contracts import ColumnRules, Normalise
+from pybeam.models.base import Model
+from pybeam.models.rows import Rows
+from pybeam.processors.base import INT, Stage
+from pybeam.processors.columns import ColumnProcessor, Columns
+from pybeam.shortlist.shortlist import Shortlist
+
+# there are edges behind the node of every slot
+LEAST_WIDTH = 2
+WORD = 32
+
+
+@dataclass(frozen=True)
+class AllowedTranslations(ColumnProcessor):
+    """A slot's list is a tree of one level: its root is node 2s of the slot s, its edges are the tokens."""
+
+    shortlist: Shortlist
+    tokens: tuple[int, ...] = field(default=(), repr=False)
+    by_source: bool = True
+    stage: Stage = field(default="log_probs", init=False)
+    per_request: ClassVar = ("shortlist", "tokens", "by_source")
+    takes_slots: ClassVar = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shortlist, Shortlist):
+            raise TypeError(f"`shortlist` must be a pybeam.Shortlist, but is {self.shortlist!r}")
+        flag("by_source", self.by_source)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        num, width = len(self.tokens), max(len(self.tokens), LEAST_WIDTH)
+        token = torch.full((width,), -1, dtype=INT)
+        token[:num] = torch.tensor(self.tokens, dtype=INT)
+        # the place of the last token; nothing is -1 where there is no source
+        return token, torch.tensor(num - 1, dtype=INT)
+
+    def check(self, model: Model) -> None:
+        if model.takes_features:
+            raise ArgumentError(
+                "shortlist", "needs sources of token ids, but the model reads features of sound"
+            )
+        self.shortlist.check(model.vocab_size, model.eos_ids)
+
+    def of_source(self, content: Any, prefix: Sequence[int]) -> AllowedTranslations:
+        """Return the one with the list of this source."""
+        if not self.by_source:
+            return self
+        if isinstance(content, tuple) and not (content and isinstance(content[0], Integral)):
+            # members of an ensemble read the same ids
+            content = content[0]
+        tokens = tuple(self.shortlist.tokens_of(ids("source", content)))
+        return dataclasses.replace(self, tokens=tokens, by_source=False)
+
+    def can_narrow(self, eos_id: int) -> bool:
+        return self.shortlist.is_on_one_side(eos_id)
+
+    def columns(
+        self,
+        backend: Backend,
+        logits: Tensor,
+        rows: Rows,
+        data: tuple[Tensor, ...],
+        *,
+        are_logits: bool,
+    ) -> Columns:
+        """See `ColumnProcessor`.
+
+        `data` are the lists [S, L] of all slots, and the place [S] of the last token of each.
+        """
+        token, last = data
+        num_slots, width = token.shape
+        begin = torch.arange(num_slots, dtype=INT, device=token.device) * width
+        # the rest of a line, up to the next one, is the edges of a node where nobody is
+        first = torch.stack((begin, begin + last + 1), 1).view(-1)  # [2 * S]
+        words = -(-(token.numel() + 1) // WORD)
+        # nobody reads the rest of a line, but places without an edge are looked up
+        listed = token.view(-1).clamp(min=0)
+        arrays = CatalogueArrays(listed, first, token.new_full((1, 2 * words), -1))
+        rules = ColumnRules(
+            rows.eos_id,
+            eos_first=self.shortlist.is_behind(rows.eos_id),
+            # the host cannot read what a GPU knows
+            num_columns=width if logits.is_cuda else 0,
+            normalise=Normalise.COLUMNS,
+        )
+        node, line = 2 * rows.row_slot, torch.zeros_like(rows.row_slot)
+        log_probs = backend.catalogue_columns(arrays, logits, node, line, rules)
+        return Columns(log_probs, arrays, node, rules)
+
+    def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
+        return None
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        columns = self.columns(load("reference"), logits, rows, data, are_logits=False)
+        return columns.spread(logits, rows)
+
+
+def allowed_translations(shortlist: Shortlist) -> AllowedTranslations:
+    """Allow each source nothing but its shortlist and EOS, and normalise over them.
+
+    The list of a source is `always`, and the target tokens of every rule whose tokens the source holds.
+    Behind the forced prefix, tokens of the list and EOS have ``log_softmax`` over the list and EOS alone; all
+    others have -inf. Within a scored prefix every token has its probability over the vocabulary. Each source
+    has a list of its own, whatever else is in its batch; Marian and CTranslate2 take the union of a batch.
+
+    Stage "log_probs". Per request: the shortlist. As the last processor, where EOS is less than all ids of
+    the lists or greater, a step looks at the columns of the lists alone.
+
+    Args:
+        shortlist: a `pybeam.Shortlist`.
+
+    Raises:
+        TypeError: it is none. With a decoder, ValueError: it holds EOS or tokens that the model lacks, the
+            model has several EOS, or its sources are no token ids.
+
+    See Jean et al. 2015, section 3; Junczys-Dowmunt et al. 2018 (Marian on CPUs).
+    """
+    return AllowedTranslations(shortlist)
