@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from pybeam.cli.loading import Setup
-from pybeam.cli.options.corpus import ClusterOptions
+from pybeam.cli.options.corpus import ClusterOptions, Processes
 from pybeam.cli.options.declare import Parsed, option, section, take
-from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.options.files import ModelOptions
 from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
@@ -93,6 +93,8 @@ class ServeOptions:
         engines: Engines of each model. They share its weights and the texts that wait, and each computes with
             its share of --threads. More of them answer more requests; one answers a lonely request of a large
             model sooner.
+        processes: So many engines of each model, each in a process of its own, over the same weights in
+            memory; auto: one per thread. The server goes on if one crashes. For CPUs, in place of --engines.
         api_key_file: File with a key on each line; requests must then have one. So do the keys in
             PYBEAM_SERVE_API_KEYS, joined by commas.
         log_level: What to log, to stderr, as JSON. Texts are never logged.
@@ -103,13 +105,19 @@ class ServeOptions:
     engines: Annotated[int, click.IntRange(1, 1024)] | None = option(
         "N", shows=f"on a CPU one per thread, at most {MAX_ENGINES}; on a GPU 1", is_common=True
     )
+    processes: Processes | None = option("N|auto")
     api_key_file: str | None = option("FILE")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    def __post_init__(self) -> None:
+        if self.engines is not None and self.processes is not None:
+            raise click.UsageError("give either --engines or --processes, not both")
+
 
 SERVER_OPTIONS = (
-    *("model", "revision", "host", "port", "config", "engines", "api_key_file", "cors_origins"),
-    *("allowed_hosts", "keep_alive", "shutdown_timeout", "log_level", "otlp_endpoint"),
+    *("model", "revision", "host", "port", "config", "engines", "processes", "api_key_file"),
+    *("cors_origins", "allowed_hosts", "keep_alive", "shutdown_timeout", "log_level"),
+    "otlp_endpoint",
 )
 SERVER = section(
     "Server",
@@ -176,10 +184,14 @@ def serve(**values: Any) -> int:
         keys = Keys.load(options.api_key_file, os.environ.get(KEYS))
     cluster, replicas = take(ClusterOptions, values), take(ReplicaOptions, values)
     directories, setup = read_directories(options.model), Setup.take(values)
-    load = partial(load_models, directories, setup, options.engines)
+    load = partial(load_models, directories, setup, options)
     settings = take(Settings, values)
     assert not values, "these options would be ignored"
     if cluster.on_ray:
+        if options.processes is not None:
+            raise click.UsageError(
+                "--processes has no meaning with --ray; --min-replicas says how many"
+            )
         parts = load, settings, keys
         serve_on_ray(cluster, replicas, setup.device.threads, parts, options.log_level)
         return 0
@@ -189,7 +201,14 @@ def serve(**values: Any) -> int:
         def start() -> FastAPI:
             models, engines = load()
             metrics = Metrics()
-            service = build_service(models, metrics, settings, engines=engines)
+            with as_usage_errors():
+                service = build_service(
+                    models,
+                    metrics,
+                    settings,
+                    engines=engines,
+                    processes=options.processes is not None,
+                )
             service.start()
             return build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
 
@@ -213,14 +232,16 @@ def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:
     return exported(endpoint)
 
 
-def share_threads(engines: int | None, models: dict[str, ServedModel]) -> int:
+def share_threads(options: ServeOptions, models: dict[str, ServedModel]) -> int:
     """Give each engine its share of torch's threads. Returns how many engines a model has."""
     import torch
 
     threads = torch.get_num_threads()
-    if engines is None:
-        on_cpu = all(one.decoder.model.device.type == "cpu" for one in models.values())
-        engines = min(threads, MAX_ENGINES) if on_cpu else 1
+    on_cpu = all(one.decoder.model.device.type == "cpu" for one in models.values())
+    best = min(threads, MAX_ENGINES) if on_cpu else 1
+    engines = options.engines or best
+    if options.processes is not None:
+        engines = options.processes or threads
     torch.set_num_threads(max(1, threads // engines))
     return engines
 
@@ -241,7 +262,7 @@ def read_directories(given: Sequence[str]) -> dict[str, str]:
 
 
 def load_models(
-    directories: dict[str, str], setup: Setup, engines: int | None
+    directories: dict[str, str], setup: Setup, options: ServeOptions
 ) -> tuple[dict[str, ServedModel], int]:
     """Load the models. Returns them, and how many engines each has, which share the threads.
 
@@ -251,7 +272,7 @@ def load_models(
         name: load_model(name, replace(setup, model_dirs=(directory,)))
         for name, directory in directories.items()
     }
-    return models, share_threads(engines, models)
+    return models, share_threads(options, models)
 
 
 def load_model(name: str, setup: Setup) -> ServedModel:

@@ -63,8 +63,8 @@ class Arrivals(ABC):
         """Return what a request hears before its result. It is asked once, when the request is taken."""
         return Watch.NOTHING
 
-    def enter(self, phase: Phase, indices: Iterable[int]) -> None:
-        """Note that these requests enter a phase."""
+    def enter(self, phase: Phase, indices: Iterable[int], ago: float = 0.0) -> None:
+        """Note that these requests entered a phase, so many seconds ago."""
 
 
 class IterableArrivals(Arrivals):

@@ -162,6 +162,7 @@ class Model(ABC):
     can_draft = True
     #: whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
+    can_fork = True  #: whether a copy of this process, made by `os.fork`, may compute with it
     has_attention = False  #: whether its sessions have `attention`
     takes_features = False  #: whether sources are features of sound, not token ids
     settings = Settings()  #: what the files of its folder say of every output

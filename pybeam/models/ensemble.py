@@ -52,6 +52,7 @@ class Ensemble(InProcess, Model):
         self.has_attention = all(member.has_attention for member in self.members)
         self.takes_features, self.settings = first.takes_features, first.settings
         self.can_draft = all(member.can_draft for member in self.members)
+        self.can_fork = all(member.can_fork for member in self.members)
 
     def _compare(self, i: int, member: Model) -> None:
         for name in ("vocab_size", "start_id", "eos_ids", "device"):

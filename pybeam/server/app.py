@@ -48,9 +48,14 @@ ROUTERS = (
 
 
 def build_service(
-    models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings, *, engines: int = 1
+    models: Mapping[str, ServedModel],
+    metrics: Metrics,
+    settings: Settings,
+    *,
+    engines: int = 1,
+    processes: bool = False,
 ) -> Service:
-    """Make the service of these models, with metrics that listen to it; see `Service` for `engines`."""
+    """Make the service of these models, with metrics that listen to it; see `Service` for the engines."""
     decoders: dict[str, Decoder | Sequence[Decoder]] = {
         name: model.decoders for name, model in models.items()
     }
@@ -59,6 +64,7 @@ def build_service(
     return Service(
         decoders,
         engines=engines,
+        processes=processes,
         max_waiting=settings.max_waiting,
         max_waiting_work=settings.max_waiting_work,
         width_by_load=dict(settings.width_by_load) or None,

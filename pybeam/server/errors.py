@@ -13,7 +13,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from pybeam.arguments import ArgumentError
-from pybeam.serving import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
+from pybeam.serving import (
+    DeadlineExceeded,
+    EngineCrashed,
+    EngineStalled,
+    QueueFull,
+    ServiceClosed,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +92,7 @@ def from_service(error: Exception) -> APIError:
             return APIError(
                 504, str(error) or "the request was not finished in its time", "timeout"
             )
-        case ServiceClosed() | EngineStalled():
+        case ServiceClosed() | EngineStalled() | EngineCrashed():
             return APIError(503, str(error), retry_after=RETRY_SECONDS)
         # one that names no argument is about the model, such as NaN in its logits
         case TypeError() | ValueError() if ARGUMENT.search(str(error)):

@@ -9,7 +9,13 @@ from pybeam.serving.answers import (
     ServiceStatus,
     Times,
 )
-from pybeam.serving.errors import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
+from pybeam.serving.errors import (
+    DeadlineExceeded,
+    EngineCrashed,
+    EngineStalled,
+    QueueFull,
+    ServiceClosed,
+)
 from pybeam.serving.events import ServedStream
 from pybeam.serving.service import Service
 
@@ -18,6 +24,7 @@ __all__ = [
     "Certain",
     "Cost",
     "DeadlineExceeded",
+    "EngineCrashed",
     "EngineStalled",
     "Listener",
     "QueueFull",

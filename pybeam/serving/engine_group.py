@@ -8,12 +8,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection
+
+import torch
 
 from pybeam.decoder import Decoder
 from pybeam.request import Request
 from pybeam.search.widths import is_width, widest
 from pybeam.serving.answers import Cost, ServiceStatus
+from pybeam.serving.engine_process import serve_streams
 from pybeam.serving.engine_thread import EngineThread
+from pybeam.serving.fork_server import ForkServer
+from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.model_queue import ModelQueue
 from pybeam.serving.warm_up import warm_up
 
@@ -29,6 +37,7 @@ class EngineGroup:
         decoders: one for each device. Their schedules say how many requests each engine decodes at once.
         num_engines: how many there are of each decoder.
         on_end: called when the last thread ends.
+        in_processes: whether each thread has a process that computes for it.
     """
 
     def __init__(
@@ -37,14 +46,21 @@ class EngineGroup:
         decoders: Sequence[Decoder],
         num_engines: int,
         on_end: Callable[[EngineGroup], None],
+        *,
+        in_processes: bool,
     ) -> None:
         self.queue, self.decoder = queue, decoders[0]
         self._on_end, self._lock = on_end, threading.Lock()
+        self._server: ForkServer | None = None
         own = [
             decoder if i == 0 else copy.copy(decoder)
             for i in range(num_engines)
             for decoder in decoders
         ]
+        if in_processes:
+            serve = partial(_serve, own, queue, torch.get_num_threads())
+            self._server = ForkServer(serve)
+            own = [ForkedDecoder(one, self._server, number) for number, one in enumerate(own)]
         self._num_alive = len(own)
         self._engines = [EngineThread(queue, one, len(own), self._ended) for one in own]
 
@@ -55,8 +71,9 @@ class EngineGroup:
 
     def warm_up(self) -> None:
         """Let every engine decode some requests, before it is started."""
-        for engine in self._engines:
-            warm_up(engine.decoder)
+        at_once = 1 if self._server is None else len(self._engines)
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(warm_up, [engine.decoder for engine in self._engines]))
 
     def start(self) -> None:
         """Start the threads."""
@@ -84,11 +101,19 @@ class EngineGroup:
         width = 1 if request.target is not None else width
         return Cost(model.source_length(model.check(request.source)), width)
 
+    def end_processes(self) -> None:
+        """End the processes, whatever they do."""
+        if self._server is not None:
+            self._server.stop()
+
     def _ended(self) -> None:
         with self._lock:
             self._num_alive -= 1
             is_last = not self._num_alive
         if is_last:
+            if self._server is not None:
+                self.release()
+                self._server.stop()
             self._on_end(self)
 
     @property
@@ -134,7 +159,22 @@ class EngineGroup:
         for engine in stalled:
             log.error("%s", error)
             queue.cancel_taken(engine.tickets(), error)
+            if isinstance(engine.decoder, ForkedDecoder):
+                # a thread cannot be ended, but a process can
+                engine.decoder.kill()
         if stalled and queue.is_stalled:
             queue.cancel_waiting(error)
         # a step that begins now is noticed a quarter too late
         return min(again, now + most / 4)
+
+
+def _serve(
+    decoders: Sequence[Decoder],
+    queue: ModelQueue,
+    num_threads: int,
+    number: int,
+    connection: Connection,
+) -> None:
+    """Decode in a copy of this process."""
+    torch.set_num_threads(num_threads)
+    serve_streams(decoders[number], (queue.has_news, queue.must_leave), connection)

@@ -97,6 +97,8 @@ class EngineThread(Arrivals):
                 self._tickets[ticket.index] = queue.taken[ticket.index] = ticket
                 self._num_taken += 1
                 self._num_newcomers += 1
+                # or the first step would be its own call
+                queue.has_news[0] = bool(queue.waiting) or bool(queue.must_leave[0])
             return now, len(queue.waiting), late, ticket
 
     def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
@@ -170,11 +172,11 @@ class EngineThread(Arrivals):
     def watch(self, index: int) -> Watch:
         return self._tickets[index].watch
 
-    def enter(self, phase: Phase, indices: Iterable[int]) -> None:
-        now = self._queue.clock()
+    def enter(self, phase: Phase, indices: Iterable[int], ago: float = 0.0) -> None:
+        when = self._queue.clock() - ago
         for index in indices:
             if index in self._tickets:
-                self._tickets[index].enter(phase, now)
+                self._tickets[index].enter(phase, when)
 
     def _beat(self) -> float:
         """Note that the engine is between two steps. Returns the time."""

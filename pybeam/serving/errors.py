@@ -34,3 +34,7 @@ class ServiceClosed(RuntimeError):
 
 class EngineStalled(RuntimeError):
     """A step of the engine takes longer than `max_step_seconds`."""
+
+
+class EngineCrashed(RuntimeError):
+    """The process of the engine ended while it decoded the request. Another has begun: send it again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+import mmap
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ class ModelQueue:
         self.changed = threading.Condition()
         self.waiting = WaitingLine(limits.ageing)
         self.taken: dict[int, Ticket] = {}
-        self.has_news, self.must_leave = np.zeros((2, 1), dtype=np.bool_)
+        # copies of this process see them, too
+        self.has_news, self.must_leave = np.frombuffer(mmap.mmap(-1, 2), np.bool_).reshape(2, 1)
         self.speed = SpeedEstimate()
         self.is_closed = self.is_stalled = False
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices

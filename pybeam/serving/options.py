@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -68,6 +69,22 @@ def check_replicas(name: str, given: Any) -> Sequence[Decoder]:
                     f"first and {value!r} for number {i}"
                 )
     return decoders
+
+
+def check_can_fork(name: str, decoders: Sequence[Decoder]) -> None:
+    """Raise ValueError if copies of this process could not compute with these decoders."""
+    if not hasattr(os, "fork"):
+        raise ValueError("`processes` needs `os.fork`, which this system lacks; let threads decode")
+    for model in (decoder.model for decoder in decoders):
+        if model.device.type != "cpu":
+            raise ValueError(
+                f"`processes` needs models on a CPU, but {name!r} is on {model.device}; let threads decode"
+            )
+        if not model.can_fork:
+            raise ValueError(
+                f"`processes` copies this process, but {name!r} has threads that a copy would miss; load it "
+                "with one thread, `torch.set_num_threads(1)`, or let threads decode"
+            )
 
 
 def _facts(decoder: Decoder) -> dict[str, Any]:

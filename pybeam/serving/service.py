@@ -21,7 +21,7 @@ from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.forking import on_fork
 from pybeam.serving.model_queue import Limits, ModelQueue
-from pybeam.serving.options import Options, check_options, check_replicas
+from pybeam.serving.options import Options, check_can_fork, check_options, check_replicas
 from pybeam.serving.ticket import Ticket
 
 Decoders = Decoder | Sequence[Decoder]
@@ -53,6 +53,11 @@ class Service:
             CPU let each compute with few threads, ``torch.set_num_threads(cores // engines)``: engines do not
             wait for each other, as the threads of one step do, so more requests are answered, each of them
             a little later when there are few. On a GPU one is best.
+        processes: whether each engine computes in a process of its own, so that Python's lock is not shared.
+            The processes are copies of this one, made by `os.fork` at `start`, and read the same weights. If
+            one ends, for want of memory for example, its requests get `EngineCrashed`, and another takes its
+            place. Each computes with as many threads as ``torch.get_num_threads()`` says when the service is
+            made. It is for CPUs, and not for Windows.
         max_waiting: most requests of a model that may wait for their turn.
         max_waiting_work: most work of a model that may wait: the sum of `Cost.work`. A request that waits
             alone may have more. None: no limit.
@@ -76,6 +81,7 @@ class Service:
         decoders: Decoders | Mapping[str, Decoders],
         *,
         engines: int = 1,
+        processes: bool = False,
         max_waiting: int = 256,
         max_waiting_work: int | None = None,
         ageing: float = 10.0,
@@ -85,6 +91,10 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         whole("engines", engines, 1, MAX_THREADS)
+        if not isinstance(processes, bool):
+            raise TypeError(
+                f"`processes` must be True or False, but is {processes!r}; `engines` says how many"
+            )
         whole("max_waiting", max_waiting, 1)
         if max_waiting_work is not None:
             whole("max_waiting_work", max_waiting_work, 1)
@@ -103,7 +113,7 @@ class Service:
         self._listener, self._clock = listener, clock
         self._timer = DeadlineTimer(self._look, clock)
         self._lock = threading.Lock()
-        self._num_engines = engines
+        self._num_engines, self._in_processes = engines, processes
         self._groups = {name: self._group(name, decoder) for name, decoder in decoders.items()}
         self._old: list[EngineGroup] = []  # of models that have been replaced
         self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
@@ -117,7 +127,11 @@ class Service:
     def _group(self, name: str, decoders: Decoders) -> EngineGroup:
         replicas = check_replicas(name, decoders)
         queue = ModelQueue(name, self._limits, self._clock, self._listener, self._timer.wake_by)
-        return EngineGroup(queue, replicas, self._num_engines, self._forget)
+        if self._in_processes:
+            check_can_fork(name, replicas)
+        return EngineGroup(
+            queue, replicas, self._num_engines, self._forget, in_processes=self._in_processes
+        )
 
     def _forget(self, group: EngineGroup) -> None:
         """Free what engines hold whose model has been replaced, when they have nothing more to do."""
@@ -171,6 +185,7 @@ class Service:
         for group in left:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
             group.join(self._limits.max_step_seconds)
+            group.end_processes()
         self._timer.stop()
 
     def after_fork(self) -> None:
@@ -237,8 +252,8 @@ class Service:
                 last ones would have been done in time; "best" gives the best so far, if there is any, see
                 `ServedResult`.
 
-        The future raises `DeadlineExceeded`, `ServiceClosed` or `EngineStalled`; TypeError or ValueError if
-        this request is wrong; or what its model raised. Other requests are not affected.
+        The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled` or `EngineCrashed`; TypeError
+        or ValueError if this request is wrong; or what its model raised. Other requests are not affected.
 
         Raises:
             QueueFull: too many wait.
@@ -256,7 +271,8 @@ class Service:
             options: see `submit`.
 
         Raises:
-            QueueFull, ServiceClosed, EngineStalled, DeadlineExceeded, TypeError, ValueError: see `submit`.
+            QueueFull, ServiceClosed, EngineStalled, EngineCrashed, DeadlineExceeded, TypeError, ValueError:
+                see `submit`.
         """
         return await asyncio.wrap_future(self.submit(request, **options))
 
@@ -307,6 +323,8 @@ class Service:
             group.warm_up()
         with self._lock:
             if self._state != "running":
+                group.release()
+                group.end_processes()
                 raise ServiceClosed("the service is not running, so no model can be replaced")
             group.start()
             old, self._groups[model] = self._groups[model], group

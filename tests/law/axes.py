@@ -282,7 +282,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }
 
 OUTPUTS = ("n_best", "log_probs", "partials", "alternatives", "alignment")
-ENTRIES = ("decode", "stream", "score", "Service", "Service, two engines", "Worker")
+ENTRIES = (
+    *("decode", "stream", "score", "Service", "Service, two engines", "Service, two processes"),
+    "Worker",
+)
 EVENTS = ("none", "cancel", "bad request", "model raises", "memory given back")
 READING = ("at once", "late")
 BACKENDS = ("native", "reference")

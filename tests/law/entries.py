@@ -122,8 +122,9 @@ def _stream(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcom
 
 
 def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
-    engines = 2 if case.entry == "Service, two engines" else 1
-    service = Service(decoder, engines=engines).start(warm_up=False)
+    engines = 1 if case.entry == "Service" else 2
+    service = Service(decoder, engines=engines, processes=case.entry == "Service, two processes")
+    service.start(warm_up=False)
     try:
         if case.output == "partials":
             asyncio.run(_all_streamed(case, service, requests, outcome))
@@ -201,5 +202,6 @@ ENTRIES: dict[str, Callable[[Case, pybeam.Decoder, list, Outcome], None]] = {
     "stream": _stream,
     "Service": _service,
     "Service, two engines": _service,
+    "Service, two processes": _service,
     "Worker": _worker,
 }

@@ -22,7 +22,7 @@ from support.server_process import gauge
 pytest.importorskip("ray.serve", reason="needs pip install 'pybeam-search[ray]'")
 
 from pybeam.cli.loading import Setup
-from pybeam.cli.serve import load_models
+from pybeam.cli.serve import ServeOptions, load_models
 from pybeam.cli.serve import serve as command
 from ray import serve
 
@@ -110,7 +110,7 @@ def test_replicas_follow_the_rows_and_are_replaced(monkeypatch):
     monkeypatch.setattr(serving, "SCALING", quick)
     values = command.make_context("serve", ["--model", str(MODEL)]).params
     setup = Setup.take(values)
-    load = functools.partial(load_models, {"es-en": str(MODEL)}, setup, 1)
+    load = functools.partial(load_models, {"es-en": str(MODEL)}, setup, ServeOptions(engines=1))
     settings = Settings(port=free_port())
     with cluster_of(1, num_cpus=4) as cluster:
         application = serving.deployment(

@@ -4,7 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pybeam.cli.loading import Setup
-from pybeam.cli.serve import load_models
+from pybeam.cli.serve import ServeOptions, load_models
 from pybeam.cli.serve import serve as command
 from pybeam.server.app import build_app, build_service
 from pybeam.server.metrics import Metrics
@@ -17,7 +17,7 @@ LINES = ["Jesús lloró.", "Y dijo Dios: Sea la luz; y fué la luz.", "En el pri
 def translated(devices):
     values = command.make_context("serve", ["--model", str(MODEL), "--device", devices]).params
     setup = Setup.take(values)
-    models, engines = load_models({"es-en": str(MODEL)}, setup, 1)
+    models, engines = load_models({"es-en": str(MODEL)}, setup, ServeOptions(engines=1))
     assert len(models["es-en"].decoders) == 1 + devices.count(",")
     metrics, settings = Metrics(), Settings()
     service = build_service(models, metrics, settings, engines=engines)

@@ -1,15 +1,21 @@
 """A server that is told to stop finishes what it has taken, and says 503 to the rest."""
 
 import itertools
+import os
+import signal
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from support.example_lines import LINES
 from support.paths import MODEL
-from support.server_process import running, wait_until
+from support.server_process import gauge, needs_proc, running, wait_until
+
+# a request that keeps an engine busy for a while
+LONG = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
 
 
 @pytest.fixture
@@ -83,10 +89,9 @@ def test_sigterm_under_load_loses_no_request(own_server):
 def test_while_it_stops_it_says_so_and_cancels_what_takes_too_long():
     with running("--shutdown-timeout", "1.5", models=[MODEL]) as server:
         answers: list[httpx.Response] = []
-        body = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
 
         def ask() -> None:
-            answers.append(httpx.post(f"{server.url}/v1/translations", json=body, timeout=60))
+            answers.append(httpx.post(f"{server.url}/v1/translations", json=LONG, timeout=60))
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -109,10 +114,9 @@ def test_while_it_stops_it_says_so_and_cancels_what_takes_too_long():
 @pytest.mark.slow
 def test_a_second_signal_hurries():
     with running(models=[MODEL]) as server:
-        body = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
         with httpx.Client(base_url=server.url, timeout=60) as http:
             with http.stream(
-                "POST", "/v1/translations", json={**body, "text": body["text"][0], "stream": True}
+                "POST", "/v1/translations", json={**LONG, "text": LONG["text"][0], "stream": True}
             ):
                 server.begin_to_stop()
                 wait_until(lambda: any("the server stops" in line for line in server.lines))
@@ -127,3 +131,44 @@ def test_a_port_that_is_taken():
             with running("--port", str(server.address[1]), models=[MODEL]):
                 pass
         assert server.stop() == 0
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_killed_engine_costs_its_requests_a_503_and_sigterm_leaves_no_process():
+    with running("--processes", "2", models=[MODEL]) as server:
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            [maker] = children(server.process.pid)
+            engines = children(maker)
+            assert len(engines) == 2
+            statuses = []
+
+            def ask() -> None:
+                body = {"text": [" ".join(LINES)] * 16, "width": 8}
+                response = httpx.post(f"{server.url}/v1/translations", json=body, timeout=60)
+                statuses.append((response.status_code, response.headers.get("retry-after")))
+
+            threads = [threading.Thread(target=ask) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: gauge(http.get("/metrics").text, "pybeam:live_rows") > 8)
+            os.kill(engines[0], signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+            assert {status for status, _ in statuses} <= {200, 503}
+            assert all(retry for status, retry in statuses if status == 503)
+            assert http.get("/ready").status_code == 200
+            assert http.post("/v1/translations", json={"text": LINES}).status_code == 200
+            processes = [maker, *children(maker)]
+            assert len(processes) == 3 and engines[0] not in processes
+        assert server.stop() == 0
+        assert not [one for one in processes if Path(f"/proc/{one}").exists()]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has begun."""
+    return [
+        int(one)
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+        for one in path.read_text().split()
+    ]

@@ -19,8 +19,8 @@ def settings(monkeypatch):
     """The arguments with which a server would have been started with: its settings, models and keys."""
     found = {}
 
-    def build_service(models, metrics, settings, engines):
-        found.update(models=models, settings=settings, engines=engines)
+    def build_service(models, metrics, settings, **engines):
+        found.update(models=models, settings=settings, **engines)
         raise _Stop
 
     monkeypatch.setattr(app, "build_service", build_service)
@@ -126,6 +126,8 @@ def test_the_service_has_the_defaults_of_the_server():
         (9, (), (4, 2)),
         (4, ("--engines", "1"), (1, 4)),
         (2, ("--engines", "5"), (5, 1)),
+        (6, ("--processes", "3"), (3, 2)),
+        (9, ("--processes", "auto"), (9, 1)),
     ],
 )
 def test_engines_share_the_threads(settings, threads, engines, expected):
@@ -133,5 +135,6 @@ def test_engines_share_the_threads(settings, threads, engines, expected):
     try:
         found = settings("--model", MODEL, "--threads", str(threads), *engines)
         assert (found["engines"], torch.get_num_threads()) == expected
+        assert found["processes"] == ("--processes" in engines)
     finally:
         torch.set_num_threads(before)

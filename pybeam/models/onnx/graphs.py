@@ -122,6 +122,8 @@ class ExportedModel(InProcess, Model):
 
     def __init__(self, config: TransformerConfig | RnnConfig) -> None:
         self.encoder, self.decoder = load_graphs(config.path.parent)
+        # a copy of the process has none of their threads
+        self.can_fork = torch.get_num_threads() == 1
         self.device = torch.device("cpu")
         self.dtype = self.weight_dtype = torch.float32
         self.vocab_size, self.start_id = config.vocab_size, config.start_id

@@ -1,0 +1,220 @@
+"""An engine process: it decodes what another process sends.
+
+Both are copies of one program, and nobody else can write to the socket between them, so messages are pickled.
+The engine speaks, the other process answers, and each waits for the other before it speaks again. So neither
+can be stuck while both write. The engine goes on with its steps until the answer is there.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pybeam.decoder import Decoder
+from pybeam.engine.admission import ENCODE_AHEAD
+from pybeam.engine.arrivals import Arrivals, Phase, Watch
+from pybeam.engine.schedule import LoadLevel, Schedule
+from pybeam.engine.stats import Stats
+from pybeam.request import Partial, Request, Result
+
+
+class Beginning(NamedTuple):
+    """A stream begins; see `StreamOptions`."""
+
+    log_probs: bool
+    partials: bool
+
+
+class Report(NamedTuple):
+    """The words of an engine.
+
+    Attributes:
+        items: the results and partial results of its stream.
+        entered: phases that requests have entered, which ones, and when, on the system's monotonic clock.
+        stats: of the stream.
+        load: what it decodes, if it is between two steps.
+        wanted: requests that it has room for.
+        waits: whether it has nothing to do until one comes.
+        end: None: the stream goes on; True: it is over; or the error that ended it.
+    """
+
+    items: list[Result | Partial]
+    entered: list[tuple[Phase, list[int], float]]
+    stats: Stats
+    load: LoadLevel | None = None
+    wanted: int = 0
+    waits: bool = False
+    end: BaseException | bool | None = None
+
+
+class Answer(NamedTuple):
+    """The answer that an engine hears.
+
+    Attributes:
+        leaving: the requests that must leave, and why.
+        arrived: those that it is to decode: index, the packed request, and what is to be heard of it.
+        is_last: whether none will come, now that it waits.
+    """
+
+    leaving: Mapping[int, Exception]
+    arrived: list[tuple[int, bytes, Watch]]
+    is_last: bool = False
+
+
+def packed(message: object) -> bytes:
+    """Return a message as bytes. Raises what its classes raise if they do not pickle."""
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+
+def send(connection: Connection, message: object) -> None:
+    """Send a message. Raises OSError if the other process has ended."""
+    connection.send_bytes(packed(message))
+
+
+def receive(connection: Connection) -> Any:
+    """Wait for a message. Raises EOFError or OSError if the other process has ended."""
+    return pickle.loads(connection.recv_bytes())
+
+
+class SentArrivals(Arrivals):
+    """The requests that another process sends.
+
+    Args:
+        connection: to the other process.
+        schedule: says how much room there is.
+        flags: `has_news` and `must_leave`, in memory that both processes share.
+
+    Attributes:
+        stats: of the stream.
+    """
+
+    keeps_order = True
+
+    def __init__(
+        self, connection: Connection, schedule: Schedule, flags: Sequence[np.ndarray]
+    ) -> None:
+        self._connection, self._schedule = connection, schedule
+        self.has_news, self.must_leave = flags
+        self.stats = Stats()
+        self._arrived: deque[tuple[int, Request]] = deque()
+        self._watches: dict[int, Watch] = {}
+        self._inside: set[int] = set()  # the stream
+        self._leaving: dict[int, Exception] = {}
+        self._items: list[Result | Partial] = []
+        self._entered: list[tuple[Phase, list[int], float]] = []
+        self._load: LoadLevel | None = None
+        self._has_asked = self._is_over = False
+
+    def next(self, may_wait: bool) -> tuple[int, Request] | None:
+        if self._items or (may_wait and not self._arrived):
+            self._hear()
+        while may_wait and not (self._arrived or self._is_over):
+            self._tell(wanted=self._room(LoadLevel()), waits=True)
+            self._hear()
+        if self._items:
+            # what has left must not wait until the next ones are encoded
+            self._tell()
+        if not self._arrived:
+            return None
+        index, request = self._arrived.popleft()
+        self._inside.add(index)
+        return index, request
+
+    def between_steps(self, load: LoadLevel) -> Mapping[int, Exception]:
+        self._load = load
+        if not self._inside and not self._arrived:
+            return {}  # `next` is asked now, and tells the rest
+        if self._has_asked and (self._items or self._connection.poll()):
+            self._hear()
+        if not self._has_asked:
+            self._tell(wanted=self._room(load))
+        leaving = {i: error for i, error in self._leaving.items() if i in self._inside}
+        # those that have not begun will hear it when they have
+        self._leaving = {i: e for i, e in self._leaving.items() if i in self._watches}
+        return leaving
+
+    def watch(self, index: int) -> Watch:
+        return self._watches.pop(index)
+
+    def enter(self, phase: Phase, indices: Iterable[int], ago: float = 0.0) -> None:
+        self._entered.append((phase, list(indices), time.monotonic() - ago))
+
+    def put(self, item: Result | Partial) -> None:
+        """Take what the stream gives."""
+        if isinstance(item, Result):
+            self._inside.discard(item.index)
+            if item.error is not None:
+                item = replace(item, error=portable(item.error))
+        self._items.append(item)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that the stream is over."""
+        self._hear()
+        self._tell(end=True if error is None else portable(error))
+
+    def _room(self, load: LoadLevel) -> int:
+        """The number of requests that may come now: all that have a place, or a few to encode together."""
+        schedule = self._schedule
+        if not (schedule.refills(load) and schedule.may_have_room(load)):
+            return 0
+        places = max(schedule.n - load.sources, min(ENCODE_AHEAD, schedule.n // 4))
+        num_waiting = len(self._arrived) + len(self._inside) - load.sources
+        return max(0, places - num_waiting)
+
+    def _tell(self, **facts: Any) -> None:
+        report = Report(self._items, self._entered, self.stats, self._load, **facts)
+        send(self._connection, report)
+        self._items, self._entered, self._load = [], [], None
+        self._has_asked = report.end is None
+
+    def _hear(self) -> None:
+        if not self._has_asked:
+            return
+        answer: Answer = receive(self._connection)
+        self._has_asked, self._is_over = False, answer.is_last
+        self._leaving.update(answer.leaving)
+        for index, request, watch in answer.arrived:
+            self._arrived.append((index, pickle.loads(request)))
+            self._watches[index] = watch
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return the error, or one that says the same if another process could not read it."""
+    try:
+        pickle.loads(packed(error))
+    # whatever a class of another program does
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def serve_streams(decoder: Decoder, flags: Sequence[np.ndarray], connection: Connection) -> None:
+    """Decode one stream after another until the other process closes the connection.
+
+    Args:
+        decoder: of this process alone.
+        flags, connection: see `SentArrivals`.
+    """
+    with suppress(EOFError, OSError):
+        while True:
+            beginning: Beginning = receive(connection)
+            arrivals = SentArrivals(connection, decoder.schedule, flags)
+            try:
+                stream = decoder._start(arrivals, **beginning._asdict())
+                arrivals.stats = decoder.stats
+                for item in stream:
+                    arrivals.put(item)
+            except (EOFError, OSError):
+                raise
+            except Exception as error:
+                arrivals.end(error)
+            else:
+                arrivals.end()

@@ -1,0 +1,182 @@
+"""`ForkServer`: a process that has models and no threads, and becomes engines."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+log = logging.getLogger("pybeam.serving")
+
+# signals that a terminal or a service manager sends to all processes; the first one decides what they mean
+SHARED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NUMBER_BYTES = 4
+
+
+class ForkServer:
+    """A process from which others begin as copies, so that all have the same weights in the same memory.
+
+    It is a copy of the process that starts it, and does nothing else: it has one thread, no locks that
+    another thread may hold, and none of the sockets. Its copies begin within milliseconds, and as often as
+    they are asked for. All of them end when the server is stopped, or when the process that started it ends.
+
+    Args:
+        serve: is called in each new process with a number and a connection, and ends the process when it
+            returns.
+    """
+
+    def __init__(self, serve: Callable[[int, Connection], None]) -> None:
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._pid = 0
+        self._is_over = False
+
+    def fork(self, number: int) -> tuple[Connection, int]:
+        """Begin a process that serves this number. Returns the connection to it, and its id.
+
+        Raises:
+            OSError: it has been stopped, or there is no room for another process.
+        """
+        with self._lock:
+            if self._is_over:
+                raise OSError("the processes of this service have been stopped")
+            if not self._is_alive():
+                self._start()
+            assert self._control is not None
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                socket.send_fds(self._control, [_bytes(number)], [theirs.fileno()])
+                pid = _number(self._control.recv(NUMBER_BYTES))
+                if not pid:
+                    raise OSError("no process could be made; is there memory left?")
+                return Connection(ours.detach()), pid
+
+    def stop(self) -> None:
+        """End all processes. They are gone when it returns."""
+        with self._lock:
+            self._is_over = True
+            self._hang_up()
+            if self._is_alive():
+                os.waitpid(self._pid, 0)
+
+    def _is_alive(self) -> bool:
+        if not self._pid:
+            return False
+        try:
+            return os.waitpid(self._pid, os.WNOHANG) == (0, 0)
+        except ChildProcessError:
+            # it has ended, and another part of the program has waited for all children
+            return False
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def _start(self) -> None:
+        self._hang_up()
+        ours, theirs = socket.socketpair()
+        # OpenMP keeps threads for each thread that computes, and a copy would wait for them for ever; a new
+        # thread has none
+        thread = threading.Thread(target=self._begin, args=[theirs])
+        thread.start()
+        thread.join()
+        theirs.close()
+        self._control = ours
+
+    def _begin(self, control: socket.socket) -> None:
+        with warnings.catch_warnings():
+            # the copy uses nothing that another thread may hold
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
+        if not self._pid:
+            _end_behind(lambda: self._run(control))
+
+    def _run(self, control: socket.socket) -> None:
+        """Begin processes until the other side is closed. This is the life of the server."""
+        signal.set_wakeup_fd(-1)
+        for number in SHARED_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        _close_sockets(control.fileno())
+        # to look for garbage in what all share would copy it
+        gc.freeze()
+        pids: set[int] = set()
+        signal.signal(signal.SIGCHLD, lambda *_: _reap(pids))
+        while True:
+            asked, files, _, _ = socket.recv_fds(control, NUMBER_BYTES, 1)
+            if not files:
+                break
+            try:
+                pid = os.fork()
+            except OSError:
+                pid = 0  # which says so
+            else:
+                if not pid:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    control.close()
+                    _end_behind(partial(self._serve, _number(asked), Connection(files[0])))
+                pids.add(pid)
+            os.close(files[0])
+            control.sendall(_bytes(pid))
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for pid in pids:
+            # a process that decodes has nothing to put in order
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _end_behind(act: Callable[[], None]) -> NoReturn:
+    """End this process when the function has returned or raised; nothing that its maker began is ended."""
+    status = 1
+    try:
+        act()
+        status = 0
+    except BaseException:
+        log.exception("a process that `os.fork` made failed")
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status)
+    raise AssertionError
+
+
+def _reap(pids: set[int]) -> None:
+    """Forget those of the processes that have ended, and say so if something ended them."""
+    for pid in list(pids):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            pids.remove(pid)
+        if status:
+            log.error("process %d has ended with status %d", pid, os.waitstatus_to_exitcode(status))
+
+
+def _close_sockets(kept: int) -> None:
+    """Close all sockets but one. They are the maker's, whose clients wait until all copies are closed.
+
+    Their numbers stay taken, so that objects that still name them close nothing else.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):  # that of the folder itself is gone
+            if number != kept and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(nothing, number)
+
+
+def _bytes(number: int) -> bytes:
+    return number.to_bytes(NUMBER_BYTES, "big")
+
+
+def _number(found: bytes) -> int:
+    return int.from_bytes(found, "big")

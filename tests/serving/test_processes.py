@@ -1,0 +1,278 @@
+"""Engines in processes. Results, order and cancellation are those of threads; a crash costs little."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+
+import pytest
+import torch
+
+import pybeam
+from pybeam.models import FunctionModel
+from pybeam.serving import DeadlineExceeded, EngineCrashed, EngineStalled, ServiceClosed
+from support.gates import WAIT_SECONDS
+from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
+
+# sources at which the model fails
+KILLS, RAISES, NEVER_ENDS = 100, 101, 102
+
+
+class Odd(Exception):
+    """An error that another process cannot read."""
+
+    def __init__(self, one, two):
+        super().__init__("it is odd")
+
+
+class Door:
+    """A model whose steps wait while the door is shut, in whichever process; some sources make it fail."""
+
+    def __init__(self):
+        context = multiprocessing.get_context("fork")
+        self._door, self._arrived = context.Event(), context.Event()
+        self._door.set()
+        self.model = FunctionModel(self._call, MODEL.vocab_size, MODEL.start_id, MODEL.eos_id)
+
+    def _call(self, prefixes, lengths, source_ids):
+        self._arrived.set()
+        assert self._door.wait(WAIT_SECONDS), "nobody has opened the door"
+        bad = {int(one) for one, length in zip(source_ids, lengths, strict=True) if length >= 2}
+        if KILLS in bad:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if RAISES in bad:
+            raise Odd(1, 2)
+        if NEVER_ENDS in bad:
+            signal.pause()
+        return MODEL.fn(prefixes, lengths, source_ids)
+
+    def shut(self):
+        self._arrived.clear()
+        self._door.clear()
+
+    def until_a_step_waits(self):
+        assert self._arrived.wait(WAIT_SECONDS), "no step has begun"
+
+    def open(self):
+        self._door.set()
+
+
+def source(number):
+    return pybeam.Request([1, 2], source_id=number)
+
+
+def started(engines=1, model=MODEL, name="fixed", schedule=None, **options):
+    """A service whose engines are processes, without warm-up."""
+    one = decoder(name, schedule, model)
+    service = pybeam.Service(one, engines=engines, processes=True, **options)
+    return contextlib.closing(service.start(warm_up=False))
+
+
+def burst(service, requests):
+    """Submit requests at once, so that idle engines see all of them when they wake."""
+    with service._groups["default"].queue.changed:
+        return [service.submit(request) for request in requests]
+
+
+def processes(service):
+    return [engine.decoder._pid for engine in service._groups["default"]._engines]
+
+
+def is_alive(pid):
+    """Whether a process is there, and not only its exit code."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.thinned(most=1)
+@pytest.mark.parametrize("name", ["fixed", "variable", "greedy"])
+def test_results_are_those_of_threads(name):
+    requests = [
+        pybeam.Request(r.source, source_id=r.source_id, id=("own", object)) for r in REQUESTS
+    ]
+    with started(2, name=name) as service:
+        futures = [service.submit(request) for request in requests]
+        assert answers(futures) == expected(name)
+        assert {future.result().result.id for future in futures} == {("own", object)}
+        times = futures[-1].result().times
+        assert times.decoding > 0 and times.queued > 0 and times.steps > 0
+        wait_for(lambda: not service.status().num_running)
+        assert service.status().num_steps > 0 and service.status().cache_use == 0
+
+
+def test_a_crash_costs_the_requests_of_its_process_alone():
+    """Each of two processes has four places; whoever is beside the source that kills one must come again."""
+    with started(2, Door().model) as service:
+        service.submit(REQUESTS[0]).result(WAIT_SECONDS)
+        futures = burst(service, [*REQUESTS[:6], source(KILLS), *REQUESTS[6:]])
+        killer = futures.pop(6)
+        with pytest.raises(EngineCrashed, match="send it again"):
+            killer.result(WAIT_SECONDS)
+        lost = [one for one in futures if one.exception(WAIT_SECONDS) is not None]
+        assert len(lost) <= 5
+        assert {type(one.exception()) for one in lost} <= {EngineCrashed}
+        found = [one.exception() or told(one.result().result) for one in futures]
+        assert [one for one in found if not isinstance(one, Exception)] == [
+            good for one, good in zip(found, expected(), strict=True) if one == good
+        ]
+        assert service.is_ready
+        assert answers([service.submit(request) for request in REQUESTS]) == expected()
+
+
+def test_a_process_that_is_killed_while_it_sleeps_costs_nothing():
+    with started() as service:
+        for _ in range(3):
+            assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+            [pid] = processes(service)
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda pid=pid: not is_alive(pid))
+        # whatever made the processes may be killed, too
+        os.kill(service._groups["default"]._server._pid, signal.SIGKILL)
+        assert answers([service.submit(request) for request in REQUESTS]) == expected()
+
+
+def test_processes_that_end_at_once_are_not_begun_for_ever(monkeypatch):
+    monkeypatch.setattr("pybeam.serving.engine_group.serve_streams", lambda *_: None)
+    monkeypatch.setattr("pybeam.serving.forked_decoder.FIRST_PAUSE", 0.001)
+    with started() as service:
+        with pytest.raises(EngineCrashed):
+            service.submit(REQUESTS[0]).result(WAIT_SECONDS)
+
+
+def test_a_step_that_does_not_end_ends_its_process():
+    with started(model=Door().model, max_step_seconds=0.2) as service:
+        stuck = service.submit(source(NEVER_ENDS))
+        with pytest.raises(EngineStalled):
+            stuck.result(WAIT_SECONDS)
+        wait_for(lambda: service.is_ready)
+        assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+
+
+def test_who_goes_leaves_before_the_next_step():
+    door = Door()
+    with started(2, door.model) as service:
+        door.shut()
+        futures = burst(service, REQUESTS[:8])
+        late = service.submit(REQUESTS[8], timeout=0.05)
+        door.until_a_step_waits()
+        wait_for(lambda: service.status().num_running >= 4)
+        for future in futures[::2]:
+            assert future.cancel()
+        with pytest.raises(DeadlineExceeded):
+            late.result(WAIT_SECONDS)
+        door.open()
+        assert answers(futures[1::2]) == expected()[:8][1::2]
+        wait_for(lambda: not service.status().num_running)
+        assert service.status().cache_use == 0
+
+
+def test_the_best_so_far_comes_at_the_deadline():
+    door = Door()
+    with started(model=door.model) as service:
+        service.submit(REQUESTS[0]).result(WAIT_SECONDS)
+        door.shut()
+        future = service.submit(REQUESTS[1], timeout=0.2, on_deadline="best")
+        door.until_a_step_waits()
+        wait_for(lambda: service._groups["default"].queue.must_leave[0])
+        door.open()
+        served = future.result(WAIT_SECONDS)
+        assert served.reason == "deadline" and served.result.stop_reason == "interrupted"
+
+
+def test_the_order_is_that_of_priorities():
+    door, order = Door(), []
+    with started(model=door.model, schedule=pybeam.Fifo(1)) as service:
+        door.shut()
+        first = service.submit(REQUESTS[0])
+        door.until_a_step_waits()
+        for priority in (0, 2, -1, 1):
+            future = service.submit(REQUESTS[1], priority=priority)
+            future.add_done_callback(lambda _, priority=priority: order.append(priority))
+        door.open()
+        first.result(WAIT_SECONDS)
+        wait_for(lambda: len(order) == 4)
+    assert order == [2, 1, 0, -1]
+
+
+def test_what_cannot_be_sent_fails_alone():
+    with started(model=Door().model) as service:
+        unfit = pybeam.Request([1], source_id=1, max_length=lambda length: 3)
+        with pytest.raises(TypeError, match="cannot be sent to the process"):
+            service.submit(unfit).result(WAIT_SECONDS)
+        with pytest.raises(RuntimeError, match="Odd: it is odd"):
+            service.submit(source(RAISES)).result(WAIT_SECONDS)
+        with pytest.raises(ValueError, match="`prefix`"):
+            service.submit(pybeam.Request([1], prefix=[99])).result(WAIT_SECONDS)
+        assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+
+
+def test_a_swap_ends_the_old_processes():
+    with started(2) as service:
+        assert answers([service.submit(request) for request in REQUESTS]) == expected()
+        old = processes(service)
+        service.swap("default", decoder("greedy"), warm_up=False)
+        assert answers([service.submit(REQUESTS[0])]) == expected("greedy")[:1]
+        wait_for(lambda: not any(map(is_alive, old)))
+        one = decoder()
+    with pytest.raises(ServiceClosed):
+        service.swap("default", one)
+
+
+def test_nothing_is_left():
+    """Neither processes nor files, and meanwhile the processes hold no connection of a client."""
+    gc.collect()
+    before = set(os.listdir("/dev/fd"))
+    ours, theirs = socket.socketpair()
+    with started(2, Door().model) as service:
+        with pytest.raises(EngineCrashed):
+            service.submit(source(KILLS)).result(WAIT_SECONDS)
+        assert answers([service.submit(request) for request in REQUESTS]) == expected()
+        pids = [*processes(service), service._groups["default"]._server._pid]
+        theirs.close()
+        ours.settimeout(WAIT_SECONDS)
+        assert ours.recv(1) == b"", "a process keeps the other end"
+        ours.close()
+    assert not any(map(is_alive, pids))
+    assert set(os.listdir("/dev/fd")) == before
+
+
+def test_threads_of_the_maker_are_not_missed():
+    """OpenMP's threads are not in a copy. Whoever computed before with two goes on with two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        big = torch.ones(1 << 20)
+
+        def function(prefixes, lengths, source_ids):
+            assert float((big + big).sum()) == 2 << 20
+            return MODEL.fn(prefixes, lengths, source_ids)
+
+        function(
+            torch.zeros(1, 1, dtype=torch.long), torch.ones(1), torch.zeros(1, dtype=torch.long)
+        )
+        model = FunctionModel(function, MODEL.vocab_size, MODEL.start_id, MODEL.eos_id)
+        with started(model=model) as service:
+            assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_that_cannot_be_copied(monkeypatch):
+    one = decoder()
+    monkeypatch.setattr(one.model, "device", torch.device("meta"), raising=False)
+    with pytest.raises(ValueError, match="needs models on a CPU, but 'default' is on meta"):
+        pybeam.Service(one, processes=True)
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(ValueError, match="which this system lacks"):
+        pybeam.Service(decoder(), processes=True)
+    with pytest.raises(
+        TypeError, match="`processes` must be True or False, but is 4; `engines` says"
+    ):
+        pybeam.Service(decoder(), processes=4)
