@@ -21,8 +21,8 @@ import torch
 
 from pybeam import backends
 from pybeam.backends import transfer
+from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
-from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
 from pybeam.processors import sampling, truncation
 from pybeam.processors.bans import SuppressSequences
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
@@ -240,7 +240,15 @@ def inference_mode():
 
 
 @pytest.fixture
-def guard(monkeypatch):
+def reads_nothing(monkeypatch):
+    """Processors read nothing of what they could read here, as on a GPU."""
+    monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
+    for module in (sampling, truncation):
+        monkeypatch.setattr(module, "may_read", lambda x: False)
+
+
+@pytest.fixture
+def guard(reads_nothing, monkeypatch):
     """Guards every step; counts steps, reports and results that the host reads."""
     counts = SimpleNamespace(steps=0, reads=0)
     advance, numpy = Engine._advance, transfer.HostCopy.numpy
@@ -254,18 +262,14 @@ def guard(monkeypatch):
         counts.reads += 1
         return numpy(self)
 
-    # as on a GPU
-    monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
-    for module in (sampling, truncation):
-        monkeypatch.setattr(module, "may_read", lambda x: False)
     monkeypatch.setattr(Engine, "_advance", guarded)
     monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
     return counts
 
 
-@pytest.fixture(params=["workspaces stay", "workspaces go"])
-def graph_memory(request: pytest.FixtureRequest, monkeypatch) -> GraphMemory:
-    """Memory for captured steps on a CPU, as torch 2.11 and newer versions manage it."""
-    memory = GraphMemory(request.param == "workspaces stay")
+@pytest.fixture(params=["2.11", "2.12"])
+def graph_memory(request: pytest.FixtureRequest, reads_nothing, monkeypatch) -> GraphMemory:
+    """Memory for captured steps on a CPU, as these versions of torch manage it."""
+    memory = GraphMemory(request.param)
     memory.install(monkeypatch)
     return memory

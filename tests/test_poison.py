@@ -272,7 +272,7 @@ def test_memory_that_is_given_back():
     assert old and all(map(is_poison, old))
 
 
-@pytest.mark.parametrize("graph_memory", ["workspaces stay"], indirect=True)
+@pytest.mark.parametrize("graph_memory", ["2.11"], indirect=True)
 def test_what_a_graph_pool_hands_out_again(graph_memory: GraphMemory):
     """The replay of another graph of the same pool may write there."""
     capture = CudaCapture(torch.device("cpu"))

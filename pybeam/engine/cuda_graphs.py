@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import ClassVar, Protocol
 from weakref import WeakSet
@@ -11,6 +12,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.triton_kernels import counters
 
 # A graph of a deep model holds a few megabytes on the device. Sizes are rounded up to buckets, so that the
@@ -106,14 +108,25 @@ class CudaCapture:
     def _captured(self, step: Step, slot: Tensor) -> Captured:
         graph = torch.cuda.CUDAGraph()
         self._graphs.append(graph)
-        # other threads may allocate memory meanwhile
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
+            # other threads may allocate memory meanwhile
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             with counters.lent(self._counters):
                 report = step(slot)
-        finally:
             graph.capture_end()
+        except BaseException:
+            self._abandon(graph)
+            raise
         return Captured(graph.replay, slot, report)
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that has failed. Errors of its end say less than the one that came first."""
+        with suppress(Exception):
+            graph.capture_end()
+        # torch 2.11 and 2.12 forget this when a capture does not end well, and then refuse to empty the cache
+        # for good. Newer versions raise, as they have done it.
+        with suppress(Exception):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
 
     def _own_stream(self) -> torch.cuda.Stream:
         others = {capture._stream for capture in self._living}
@@ -137,10 +150,11 @@ class CudaCapture:
 class StepGraphs:
     """Captured steps by size, at most `max_graphs` of them.
 
-    A size runs without a graph the first time, which compiles its kernels. It is captured when it is
-    asked for again, and replayed from then on. Graphs are dropped all at once: when there is no room for
+    A size runs without a graph the first time, which compiles its kernels (`watched`). It is captured when it
+    is asked for again, and replayed from then on. Graphs are dropped all at once: when there is no room for
     another, and when a tensor that lives between steps is replaced, because they would write to the old one.
-    A size whose capture raises goes on without a graph, with a warning.
+    No step is captured that waits for the device. If one does, or if a capture raises, all steps go on
+    without graphs, with a warning.
 
     Args:
         capture: captures a step; see `CudaCapture`.
@@ -148,8 +162,9 @@ class StepGraphs:
 
     def __init__(self, capture: Capture, max_graphs: int = MAX_GRAPHS) -> None:
         self._capture, self._max_graphs = capture, max_graphs
-        self._seen: set[Hashable] = set()
-        self._refused: set[Hashable] = set()
+        self._is_off = False
+        self._ready: set[Hashable] = set()
+        self._waited: set[Hashable] = set()
         self._graphs: dict[Hashable, Captured] = {}
         self._slots: dict[int, _Slots] = {}  # by their number
         # address and shape: what has grown twice may be back at its first address
@@ -167,22 +182,40 @@ class StepGraphs:
         Returns None if the step must run without a graph. `buffers` are compared with those of the last
         call, unless they are the same object.
         """
+        if self._is_off:
+            return None
         if buffers is not self._buffers:
             self._buffers = buffers
             places = [(buffer.data_ptr(), buffer.shape) for buffer in buffers]
             if places != self._places:
                 self._clear()
-                self._seen.clear()
+                self._ready.clear()
                 self._places = places
-        if key not in self._seen:
-            self._seen.add(key)
+        if key not in self._ready:
             return None
-        if key not in self._graphs and key not in self._refused:
+        if key not in self._graphs:
             self._add(key, step, slot)
         found = self._graphs.get(key)
         if found is not None:
             self._slots[slot.numel()].give(slot)
         return found
+
+    @contextmanager
+    def watched(self, key: Hashable) -> Iterator[None]:
+        """A context for a step without a graph, which shows whether one can hold it."""
+        if self._is_off:
+            yield
+            return
+        waits: list[str] = []
+        with NoWaiting(waits.append), HostReadGuard(waits.append):
+            yield
+        if not waits:
+            self._ready.add(key)
+        elif key in self._waited:
+            self._give_up(waits[0])
+        else:
+            # it may have made constants, which it keeps
+            self._waited.add(key)
 
     def _add(self, key: Hashable, step: Step, slot: Tensor) -> None:
         if len(self._graphs) >= self._max_graphs:
@@ -192,15 +225,19 @@ class StepGraphs:
             self._graphs[key] = self._capture(step, slots.tensor)
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
-            self._refused.add(key)
-            self._clear()
             cause = error.__cause__ or error
-            problem = f"{type(cause).__name__}: {cause}"
-            warnings.warn(
-                f"a step could not be captured as a CUDA graph and runs without one: {problem}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._give_up(f"{type(cause).__name__}: {cause}")
+
+    def _give_up(self, problem: str) -> None:
+        """Go on without graphs."""
+        self._is_off = True
+        self._clear()
+        warnings.warn(
+            "a step could not be captured as a CUDA graph, so that the decoder goes on without graphs: "
+            f"{problem}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _clear(self) -> None:
         self._graphs.clear()

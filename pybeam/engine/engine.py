@@ -195,7 +195,8 @@ class Engine:
         if captured is not None:
             self._clock("replay")
             return 1, captured()
-        report = step(slot)
+        with graphs.watched(key):
+            report = step(slot)
         # the next step of this size is a graph
         graphs.get(key, work.buffers(), step, slot)
         return 1, report

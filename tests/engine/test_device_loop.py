@@ -9,12 +9,12 @@ import torch
 
 import pybeam
 from pybeam import backends, processors
+from pybeam.backends.waiting import HostReadGuard, NoWaiting, Waits
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
 from pybeam.engine.live_sources import bucket
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
-from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting, Waits
 from pybeam.speech import whisper_timestamps
 from support.device_loop import (
     REQUESTS,
@@ -210,6 +210,8 @@ def captured_once(capture, key=1, buffers=(), slot=None):
     graphs = StepGraphs(capture)
     slot = torch.zeros(2, dtype=torch.int32) if slot is None else slot
     assert graphs.get(key, buffers, product, slot) is None
+    with graphs.watched(key):
+        product(slot)
     return graphs, graphs.get(key, buffers, product, slot)
 
 
@@ -238,27 +240,64 @@ def test_an_array_of_another_shape_at_the_same_address_drops_graphs(graph_memory
     with pytest.raises(AssertionError, match="reset"):
         captured()
     # the old report still lives in its pool
+    with graphs.watched(1):
+        product(slot)
     graphs.get(1, [array.view(6, 4)], product, slot)()
     del captured
     another = captured_once(CudaCapture(torch.device("cpu")))  # empties the cache
     assert all(graph_memory.users.values()) and another
 
 
-def test_a_step_that_cannot_be_captured_runs_without_a_graph(graph_memory):
-    capture = CudaCapture(torch.device("cpu"))
-    graphs, captured = captured_once(capture)
+@pytest.mark.parametrize("graph_memory", ["2.11", "2.12", "2.13"], indirect=True)
+@pytest.mark.parametrize("is_seen", [True, False], ids=["raises", "breaks"])
+def test_a_capture_that_fails_says_why_and_breaks_nothing_else(graph_memory, is_seen):
+    graphs, captured = captured_once(CudaCapture(torch.device("cpu")))
     slot = torch.zeros(2, dtype=torch.int32)
     assert captured is not None
 
     def fails(slot):
-        raise torch.AcceleratorError("operation not permitted when stream is capturing")
+        if is_seen:
+            return slot.sum().item()
+        # as work of a stream that is never joined
+        graph_memory.capturing.is_broken = True
+        return product(slot)
 
     assert graphs.get(2, (), fails, slot) is None
-    with pytest.warns(RuntimeWarning, match="runs without one: AcceleratorError: operation not"):
+    with graphs.watched(2):
+        product(slot)
+    cause = "operation not permitted" if is_seen else "operation failed"
+    with pytest.warns(RuntimeWarning, match=f"without graphs: AcceleratorError: {cause}"):
         assert graphs.get(2, (), fails, slot) is None
-    assert graphs.get(2, (), fails, slot) is None  # without another attempt
+    # and captures no other step
+    assert graphs.get(1, (), product, slot) is graphs.get(1, (), product, slot) is None
     assert graph_memory.capturing is None and graph_memory.current not in graph_memory._streams
-    graphs.get(1, (), product, slot)()
+    torch.cuda.empty_cache()
+    assert captured_once(CudaCapture(torch.device("cpu")))[1] is not None
+
+
+def test_a_step_that_waits_is_never_captured(transformer, graph_memory):
+    def waits(logits, rows):
+        return logits + 0.0 * float(logits.max())
+
+    chain = processors.from_function(waits, can_capture=True)
+    algorithm = pybeam.fixed_beam(4, max_length=8, processors=(chain,))
+    expected, _ = run(Workspace(transformer, algorithm, torch_beams()), pybeam.Fifo(5))
+    workspace = Workspace(transformer, algorithm, torch_beams())
+    capture = Replays(workspace)
+    workspace.graphs = StepGraphs(capture)
+    with pytest.warns(RuntimeWarning, match=r"without graphs: Tensor.__float__ waits"):
+        results, _ = run(workspace, pybeam.Fifo(5), reads_late=True)
+    assert_alike(results, expected)
+    assert capture.num_captures == 0
+
+
+def test_a_step_that_waits_for_its_first_constants_is_captured(graph_memory):
+    graphs, slot = StepGraphs(CudaCapture(torch.device("cpu"))), torch.zeros(2, dtype=torch.int32)
+    for reads in (True, False):
+        assert graphs.get(1, (), product, slot) is None
+        with graphs.watched(1):
+            slot.tolist() if reads else product(slot)
+    assert graphs.get(1, (), product, slot) is not None
 
 
 def test_every_decoder_captures_on_a_stream_of_its_own(graph_memory):

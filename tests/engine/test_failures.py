@@ -349,7 +349,7 @@ def test_a_step_that_fails_while_it_is_captured_runs_without_a_graph():
     failure.__cause__ = Oops("in a graph")
     workspace = Workspace(GOOD, pybeam.fixed_beam(3, **BEAM), backends.load(BACKEND))
     workspace.graphs = StepGraphs(Mock(side_effect=failure))
-    with pytest.warns(RuntimeWarning, match="runs without one: Oops: in a graph"):
+    with pytest.warns(RuntimeWarning, match="without graphs: Oops: in a graph"):
         results = run(workspace, pybeam.Batch(4), [[1]] * 8, reads_late=True)
     assert all(result.hypotheses and result.error is None for result in results)
     check_all_is_given_back(workspace)

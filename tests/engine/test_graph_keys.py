@@ -82,8 +82,9 @@ def test_graphs_are_dropped_when_there_is_no_room_for_another():
     graphs, slot = StepGraphs(Replays(), max_graphs=2), torch.zeros(2, dtype=torch.int32)
     numbers = []
     for key in (1, 2, 1, 3):
-        for _ in range(2):
-            graphs.get(key, (), lambda slot: slot, slot)
+        with graphs.watched(key):
+            pass
+        graphs.get(key, (), lambda slot: slot, slot)
         numbers.append(len(graphs))
     assert numbers == [1, 2, 2, 1]
 

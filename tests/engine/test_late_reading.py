@@ -9,10 +9,10 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
-from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
 from pybeam.processors.bans import SuppressSequences
 from support.device_loop import assert_alike, run, torch_beams
 from support.front_ends import VOCAB, hashed, onnx_model, wrapped

@@ -190,7 +190,7 @@ def test_memory_is_given_back_after_a_peak(name, model, late, monkeypatch, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph_memory", ["workspaces stay"], indirect=True)
+@pytest.mark.parametrize("graph_memory", ["2.11"], indirect=True)
 def test_captured_steps_go_with_the_memory_that_is_given_back(graph_memory, monkeypatch, tmp_path):
     """Steps are captured anew in the new memory, and no graph of the old one is replayed."""
     save_tiny_model(tmp_path, "m2m_100", max_position_embeddings=120)

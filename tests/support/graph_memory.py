@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pybeam.backends import poison
+from pybeam.backends.waiting import WAITING
 from pybeam.engine.cuda_graphs import MAX_STREAMS, Captured, CudaCapture
 from pybeam.engine.workspace import Workspace
 
@@ -19,15 +20,18 @@ class GraphMemory:
     """Pools, streams and cuBLAS's workspaces of a process.
 
     A pool is open as long as a graph uses it. Then it is erased by `empty_cache`, unless something in it is
-    alive; as long as it is not, it cannot be opened again.
+    alive; as long as it is not, it cannot be opened again. An operator that waits for the device breaks the
+    capture that it is in, which then raises where it ends, too.
 
     Args:
-        keeps_workspaces: as in torch 2.11, where nothing frees a workspace. Otherwise, as in 2.12, a graph
-            that is reset frees that of its stream.
+        torch: "2.11", where nothing frees a workspace, or a newer one, where a graph that is reset frees that
+            of its stream. Before "2.13" the allocator does not know that a broken capture has ended.
     """
 
-    def __init__(self, keeps_workspaces: bool) -> None:
-        self.keeps_workspaces = keeps_workspaces
+    def __init__(self, torch: str) -> None:
+        self.keeps_workspaces = torch == "2.11"
+        self.knows_broken_ends = torch not in ("2.11", "2.12")
+        self.underway: list[int] = []  # pools of captures, as the allocator knows them
         self.users: Counter[int] = Counter()  # graphs of each pool
         self.workspaces: dict[_Stream, _CublasWorkspace] = {}
         self.tensors: list[tuple[int, ref]] = []  # those that captured steps made, and their pools
@@ -45,10 +49,12 @@ class GraphMemory:
             graph_pool_handle=lambda: next(self._handles),
             stream=lambda stream: _Within(self, stream),
             current_stream=lambda device=None: self.current,
+            current_device=lambda: 0,
             empty_cache=self._empty_cache,
         )
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self._end_allocating)
 
     def workspace(self) -> _CublasWorkspace:
         """The workspace of the current stream; new ones are allocated where the stream allocates."""
@@ -60,8 +66,13 @@ class GraphMemory:
         made = [tensor() for own, tensor in self.tensors if own == pool]
         poison.forget([tensor for tensor in made if tensor is not None])
 
+    def _end_allocating(self, device: int, pool: int) -> None:
+        if pool not in self.underway:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.underway.remove(pool)
+
     def _empty_cache(self) -> None:
-        assert self.capturing is None
+        assert not self.underway, "captures_underway.empty() INTERNAL ASSERT FAILED"
         alive = {workspace.pool for workspace in self.workspaces.values()}
         alive |= {pool for pool, tensor in self.tensors if tensor() is not None}
         for pool in [pool for pool, users in self.users.items() if not users]:
@@ -95,7 +106,11 @@ class _Within(TorchDispatchMode):
         return super().__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        memory, result = self._memory, func(*args, **(kwargs or {}))
+        memory = self._memory
+        if memory.capturing and func._schema.name in WAITING:
+            memory.capturing.is_broken = True
+            raise torch.AcceleratorError("operation not permitted when stream is capturing")
+        result = func(*args, **(kwargs or {}))
         is_product = func._schema.name in ("aten::mm", "aten::matmul", "aten::addmm")
         workspace = memory.workspace() if is_product else None
         if memory.capturing:
@@ -106,7 +121,7 @@ class _Within(TorchDispatchMode):
 
 class _Graph:
     def __init__(self, memory: GraphMemory) -> None:
-        self._memory, self._is_alive = memory, False
+        self._memory, self._is_alive, self.is_broken = memory, False, False
         self.workspaces: set[_CublasWorkspace] = set()
 
     def capture_begin(self, pool: int, capture_error_mode: str) -> None:
@@ -115,10 +130,19 @@ class _Graph:
             raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
         assert memory.capturing is None and capture_error_mode == "thread_local"
         memory.users[pool] += 1
+        memory.underway.append(pool)
         memory.capturing, self.pool, self._stream = self, pool, memory.current
 
     def capture_end(self) -> None:
-        self._memory.capturing, self._is_alive = None, True
+        memory = self._memory
+        if memory.capturing is not self:
+            raise RuntimeError("capture_end() called before capture_begin()")
+        memory.capturing = None
+        if not self.is_broken or memory.knows_broken_ends:
+            memory.underway.remove(self.pool)
+        if self.is_broken:
+            raise torch.AcceleratorError("operation failed due to a previous error during capture")
+        self._is_alive = True
 
     def replay(self) -> None:
         assert self._is_alive, "this graph was reset"

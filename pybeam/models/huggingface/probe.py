@@ -18,6 +18,7 @@ from pybeam import backends
 from pybeam.backends import Backend
 from pybeam.backends.arrays import tree_survivors
 from pybeam.backends.inference import inferring
+from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
@@ -31,7 +32,6 @@ from pybeam.models.huggingface.sessions import (
     decoder_layers,
     prompt_layers,
 )
-from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
 from pybeam.models.rows import Rows
 
 # Errors of logits, relative to the largest logit. They allow for rounding and are far below what a wrong

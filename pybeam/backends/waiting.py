@@ -1,4 +1,4 @@
-"""Raise where a step would wait for the device, so that no CUDA graph may hold it."""
+"""Find where a step waits for the device, so that no CUDA graph may hold it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,24 @@ class Waits(RuntimeError):
     """A step waits for the device, or would wait if its tensors were on one."""
 
 
+def refuse(problem: str) -> None:
+    """Raise `Waits`."""
+    raise Waits(problem)
+
+
 class NoWaiting(TorchDispatchMode):
-    """Within this context, operators that wait for the device raise `Waits`."""
+    """Within this context, operators of this thread that wait for the device raise `Waits`.
+
+    torch has a mode for that, `torch.cuda.set_sync_debug_mode`. It is of the whole process: other threads,
+    which may wait, would raise, too.
+
+    Args:
+        found: called with what waits, in place of raising.
+    """
+
+    def __init__(self, found: Callable[[str], object] = refuse) -> None:
+        super().__init__()
+        self._found = found
 
     def __torch_dispatch__(
         self,
@@ -45,19 +61,27 @@ class NoWaiting(TorchDispatchMode):
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
         if name in WAITING or overload in WAITING or is_boolean_index:
-            raise Waits(f"{overload} waits for the device")
-        found = func(*args, **(kwargs or {}))
+            self._found(f"{overload} waits for the device")
+        result = func(*args, **(kwargs or {}))
         if name in COPIES:
             # a new constant comes from the host, too
             source = args[1] if name == "aten::copy_" else args[0]
             before = torch.device("cpu") if name == "aten::lift_fresh" else source.device
-            if found.device.type != before.type:
-                raise Waits(f"{overload} from {before.type} to {found.device.type} waits")
-        return found
+            if result.device.type != before.type:
+                self._found(f"{overload} from {before.type} to {result.device.type} waits")
+        return result
 
 
 class HostReadGuard(TorchFunctionMode):
-    """Within this context, Python that asks a tensor for its values raises `Waits`."""
+    """Within this context, Python that asks a tensor for its values raises `Waits`.
+
+    Args:
+        found: as for `NoWaiting`.
+    """
+
+    def __init__(self, found: Callable[[str], object] = refuse) -> None:
+        super().__init__()
+        self._found = found
 
     def __torch_function__(
         self,
@@ -67,5 +91,5 @@ class HostReadGuard(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if getattr(func, "__name__", "") in READS:
-            raise Waits(f"Tensor.{func.__name__} waits for the device")
+            self._found(f"Tensor.{func.__name__} waits for the device")
         return func(*args, **(kwargs or {}))
