@@ -13,7 +13,16 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends import Backend, absent, defaults, reference, torch_catalogue, torch_layers
+from pybeam.backends import (
+    Backend,
+    absent,
+    defaults,
+    launchers,
+    reference,
+    torch_catalogue,
+    torch_layers,
+)
+from pybeam.cli.info import backend_lines
 from support.search_models import random_model
 
 # the functions whose parameters stand in another module than `Backend`
@@ -138,6 +147,43 @@ def test_a_missing_triton_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ValueError, match=r"pip install 'pybeam-search\[gpu\]'"):
         backends.load("triton")
+
+
+@pytest.fixture
+def without_compiler(monkeypatch, tmp_path):
+    """A machine with a GPU, and neither a C compiler nor the headers of Python."""
+    monkeypatch.setattr(backends, "is_interpreting", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(launchers.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
+    load = backends.load
+    load.cache_clear()
+    yield f"there is no C compiler and no {tmp_path / 'Python.h'}; install gcc and the headers"
+    load.cache_clear()
+
+
+def test_a_triton_without_a_compiler_says_what_to_install(without_compiler):
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match=f"cannot compile its driver: {without_compiler}"):
+        backends.load("triton")
+
+
+def test_info_says_what_launchers_need(without_compiler, monkeypatch):
+    monkeypatch.setattr(backends, "load", lambda name: None)
+    [line] = [line for line in backend_lines() if line.startswith("triton")]
+    assert (
+        line.startswith("triton: available, but it compiles launchers") and without_compiler in line
+    )
+
+
+def test_triton_compiles_where_nothing_is_missing(tmp_path):
+    build = pytest.importorskip("triton.runtime.build")
+    if problem := launchers.problem():
+        pytest.skip(problem)
+    source = tmp_path / "launcher.c"
+    source.write_text("#include <Python.h>\nPyObject *PyInit_launcher(void) { return NULL; }\n")
+    assert build._build("launcher", str(source), str(tmp_path), [], [], [], [])
 
 
 def test_the_log_says_why_steps_are_not_captured(caplog):

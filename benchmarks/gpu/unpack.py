@@ -76,7 +76,17 @@ def use_packages(folder: Path, target: Path = PACKAGES_FOLDER) -> None:
         print(f"packages of the pack are in {target}")
 
 
+def say_what_launchers_need() -> None:
+    """A pack has no launchers of Triton's kernels: they are compiled for one version of Python."""
+    from pybeam.backends import launchers
+
+    problem = launchers.problem()
+    if problem is not None:
+        print(f"no kernel of Triton can be launched here: {problem}")
+
+
 def main() -> None:
+    say_what_launchers_need()
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PACK
     if not folder.is_dir():
         print(f"there is no pack in {folder}; everything is compiled here")

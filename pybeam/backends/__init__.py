@@ -178,6 +178,8 @@ def load(name: str) -> Backend:
     try:
         if name == "triton" and is_interpreting():
             importlib.import_module("pybeam.backends.triton_interpreter").take_computed_ranges()
+        elif name == "triton":
+            importlib.import_module("pybeam.backends.launchers").load_driver()
         return cast(Backend, importlib.import_module(f"pybeam.backends.{name}"))
     except ImportError as error:
         is_triton = (error.name or "").partition(".")[0] == "triton"

@@ -27,15 +27,24 @@ def backend_lines() -> list[str]:
         except ValueError as error:
             lines.append(f"{name}: missing: {error.__cause__ or error}")
         else:
-            lines.append(f"{name}: available{_native_kernels() if name == 'native' else ''}")
+            lines.append(f"{name}: available{_more(name)}")
     return lines
 
 
-def _native_kernels() -> str:
+def _more(backend: str) -> str:
+    """Say what an available backend computes with, or lacks."""
     import torch
 
-    ops = torch.ops.pybeam
-    return f" ({ops.isa()}, bfloat16 products: {ops.bfloat16_products()})"
+    from pybeam import backends
+    from pybeam.backends import launchers
+
+    if backend == "native":
+        ops = torch.ops.pybeam
+        return f" ({ops.isa()}, bfloat16 products: {ops.bfloat16_products()})"
+    problem = launchers.problem()
+    if backend == "triton" and problem and not backends.is_interpreting():
+        return f", but it compiles launchers of kernels when they first run, and {problem}"
+    return ""
 
 
 def device_names() -> list[str]:

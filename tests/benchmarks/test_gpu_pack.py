@@ -103,6 +103,13 @@ def test_stale_kernels_are_left_alone(cache, unpack, tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
+def test_what_launchers_lack_is_said(unpack, monkeypatch, capsys):
+    for problem, said in ((None, ""), ("there is no C compiler", "here: there is no C compiler\n")):
+        monkeypatch.setattr("pybeam.backends.launchers.problem", lambda problem=problem: problem)
+        unpack.say_what_launchers_need()
+        assert capsys.readouterr().out.endswith(said)
+
+
 def test_an_extension_of_other_sources_is_left_alone(unpack, tmp_path, capsys):
     target = tmp_path / "pybeam.so"
     target.write_bytes(b"mine")
