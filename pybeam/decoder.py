@@ -289,6 +289,22 @@ class Decoder(InProcess):
         results = self._start(arrived, log_probs=self.log_probs, partials=partial)
         return until_done(results, arrived) if isinstance(arrived, ReadAhead) else results
 
+    def warm_up(self) -> None:
+        """Decode random requests, so that the first real one need not wait for what is done once.
+
+        Memory is allocated for as many sources as the schedule decodes at once. On a GPU, kernels are
+        compiled, which takes seconds for each where Triton's cache has none, and the steps of these requests
+        are captured. `Service.start` does it, too. Whether the requests succeed does not matter: a model
+        whose vocabulary is unknown may refuse them.
+        """
+        # few programs ask for it
+        from pybeam.engine.warm_up import some_requests
+
+        requests = some_requests(self.model, min(self.schedule.n, 64))
+        # a captured step is asked for twice, and few rows have steps of their own
+        for number in (1, len(requests)) * 2:
+            self.decode(requests[:number], on_error="return")
+
     def release(self) -> None:
         """Free the memory that is kept between calls: keys, values, beams, captured steps.
 

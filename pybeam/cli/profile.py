@@ -235,7 +235,7 @@ def random_sources(model: Model, number: int, lengths: tuple[int, int]) -> list[
     """
     import torch
 
-    from pybeam.serving import warm_up
+    from pybeam.engine import warm_up
 
     limit = None if model.takes_features else model.max_positions
     if limit is not None and lengths[1] > limit:

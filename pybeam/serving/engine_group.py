@@ -23,7 +23,6 @@ from pybeam.serving.engine_thread import EngineThread
 from pybeam.serving.fork_server import ForkServer
 from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.model_queue import ModelQueue
-from pybeam.serving.warm_up import warm_up
 
 log = logging.getLogger("pybeam.serving")
 
@@ -73,7 +72,7 @@ class EngineGroup:
         """Let every engine decode some requests, before it is started."""
         at_once = 1 if self._server is None else len(self._engines)
         with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(warm_up, [engine.decoder for engine in self._engines]))
+            list(pool.map(Decoder.warm_up, [engine.decoder for engine in self._engines]))
 
     def start(self) -> None:
         """Start the threads."""

@@ -363,6 +363,15 @@ def test_a_request_that_can_never_fit_fails_alone(transformer):
     assert "lower `width`" in message
 
 
+def test_a_decoder_that_is_warm_has_memory_for_all(transformer):
+    decoder = pybeam.Decoder(transformer, ALGORITHMS["fixed"], pybeam.Fifo(4))
+    decoder.warm_up()
+    (kept,) = decoder._idle
+    before = [buffer.data_ptr() for buffer in kept.buffers()]
+    assert not any(result.error for result in decoder.decode(REQUESTS[:4]))
+    assert [buffer.data_ptr() for buffer in kept.buffers()] == before
+
+
 def test_memory_is_kept_and_given_back(transformer):
     decoder = pybeam.Decoder(transformer, ALGORITHMS["fixed"])
     first = decoder.decode(REQUESTS)

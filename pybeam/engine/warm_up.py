@@ -1,4 +1,4 @@
-"""Decode some requests before the first caller comes."""
+"""Random requests, for `Decoder.warm_up` and for a profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from pybeam.decoder import Decoder
 from pybeam.models.base import Model
 from pybeam.request import Request
 
@@ -15,27 +14,16 @@ from pybeam.request import Request
 LENGTHS = (1, 8, 32)
 
 
-def warm_up(decoder: Decoder) -> None:
-    """Decode as many random requests as the schedule decodes at once, twice, as captured steps need it.
-
-    Whether they succeed does not matter: a model whose vocabulary is unknown may refuse them.
-    """
-    for _ in range(2):
-        sources = _sources(decoder.model, min(decoder.schedule.n, 64))
-        # some have few rows, so that steps of several sizes are seen
-        for size in (1, len(sources)):
-            requests = [Request(source, max_length=16) for source in sources[:size]]
-            decoder.decode(requests, on_error="return")
-
-
-def _sources(model: Model, number: int) -> list[Any]:
+def some_requests(model: Model, number: int) -> list[Request]:
+    """Make random requests of several lengths."""
     lengths = [LENGTHS[i % len(LENGTHS)] for i in range(number)]
     if model.max_positions is not None:
         lengths = [min(length, model.max_positions) for length in lengths]
     if model.takes_features:
         # a recording costs much more than a sentence
         lengths = [32 * length for length in lengths[:4]]
-    return random_sources(model, lengths, torch.Generator().manual_seed(0))
+    sources = random_sources(model, lengths, torch.Generator().manual_seed(0))
+    return [Request(source, max_length=16) for source in sources]
 
 
 def random_sources(model: Model, lengths: Sequence[int], generator: torch.Generator) -> list[Any]:
