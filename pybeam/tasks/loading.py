@@ -20,8 +20,9 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.tasks.loaded import Folder
 from pybeam.tasks.search import folder_fields, folder_search, marian_search
 from pybeam.text.ctranslate2 import is_ctranslate2
+from pybeam.text.foreign import read_words
 from pybeam.text.json_files import read_json
-from pybeam.text.marian import is_marian
+from pybeam.text.marian import Words
 from pybeam.text.tokenizer import Tokenizers
 from pybeam.text.tokenizer_files import TokenizerFiles
 
@@ -122,10 +123,13 @@ def load(
         return _generator(folder, model, search, schedule)
     from pybeam.tasks.translator import Translator
 
-    if search is None and is_marian(folder.path) and not is_ctranslate2(folder.path):
-        search = marian_search(folder.path)
-    elif search is None:
-        search = folder_search(*folder_fields(folder.path), DEFAULT_WIDTH)
+    if search is None:
+        words = read_words(folder.path)
+        search = (
+            marian_search(words)
+            if isinstance(words, Words)
+            else folder_search(*folder_fields(folder.path), DEFAULT_WIDTH)
+        )
     texts = _texts(folder.path, model)
     return Translator(folder, model, search, schedule, texts, source, target)
 

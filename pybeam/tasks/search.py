@@ -16,7 +16,7 @@ from pybeam.scoring import Scoring, power
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam, shrinking_beam
 from pybeam.text.json_files import folder_config
-from pybeam.text.marian import read_words
+from pybeam.text.marian import Words
 
 log = logging.getLogger("pybeam.tasks")
 
@@ -87,15 +87,14 @@ def at_most(num: int) -> SourceLimit:
     return SourceLimit(0.0, num)
 
 
-def marian_search(directory: Path) -> Algorithm:
-    """Return the search that a folder of Marian asks for: that of `marian-decoder`, with its defaults.
+def marian_search(words: Words) -> Algorithm:
+    """Return the search that `decoder.yml` asks for: that of `marian-decoder`, with its defaults.
 
     See docs/coming-from/marian.md. The model's own settings ban the unknown word.
 
     Raises:
         ValueError: an option is none that Marian could have, or words are penalised as pybeam does not.
     """
-    words = read_words(directory)
     path, settings = words.path, words.settings
     alpha, penalty = settings.number("normalize", 0.0), settings.number("word-penalty", 0.0)
     # the penalty is divided by the length, too, so that with 1 it moves all scores alike

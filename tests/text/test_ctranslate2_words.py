@@ -88,6 +88,15 @@ def test_a_folder_without_a_tokenizer_says_what_to_copy(example, tmp_path):
         pybeam.load_tokenizer(tmp_path)
 
 
+def test_settings_of_marian_beside_the_weights_are_not_read(example, tmp_path):
+    """A folder may have been converted in place, and old converters wrote no config.json."""
+    for path in example.iterdir():
+        if path.name != "config.json":
+            shutil.copyfile(path, tmp_path / path.name)
+    (tmp_path / "decoder.yml").write_text("beam-size: 9\n")
+    assert pybeam.load(tmp_path, device="cpu").decoder.algorithm.width == 5
+
+
 def test_a_whisper_transcribes_as_the_original(tmp_path):
     pytest.importorskip("ctranslate2")
     (tmp_path / "original").mkdir()
