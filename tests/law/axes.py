@@ -233,6 +233,7 @@ MODELS = (
     "function, two EOS",
     "function, settings",
     "rnn",
+    "marian-ssru",
     "m2m_100",
     "t5",
     "causal-mistral",

@@ -15,6 +15,7 @@ from pybeam.models.base import Model
 from pybeam.models.huggingface import wrap
 from pybeam.models.settings import Settings
 from support.built_in_models import saved
+from support.marian_folders import SSRU, write_folder
 from support.search_models import BOS, EOS, random_model
 from support.speech_models import random_features
 
@@ -51,6 +52,10 @@ def model_of(kind: str, weights: str) -> Model:
         name = kind.removeprefix("wrapped-")
         return wrap(tiny_network(name), cache="dense" if name in DENSE else "tree")
     directory = Path(tempfile.mkdtemp(prefix="law-"))
+    if kind == "marian-ssru":
+        # its own EOS is a token that items consist of
+        write_folder(directory, 3, **SSRU)
+        return load_model(directory, device=CPU, dtype=weights, eos_id=EOS)
     if kind == "onnx":
         export_onnx(load_model(saved("bart", directory / "model"), device=CPU), directory / "onnx")
         return load_model(directory / "onnx", device=CPU)

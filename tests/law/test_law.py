@@ -107,7 +107,7 @@ def test_what_is_left_out_is_refused(exclusion: Exclusion):
 def test_no_other_values_are_impossible():
     """Values that never meet are named: each pair of them follows from two exclusions."""
     pairs = [set(one.values()) for one in CoveringArray(axes.AXES, 2).impossible]
-    named = [{"guessed", "gumbel"}, {"guessed", "rnn"}]
+    named = [{"guessed", "gumbel"}, {"guessed", "rnn"}, {"guessed", "marian-ssru"}]
     named += [{"guessed", "wrapped-mamba"}, {"guessed", "width"}, {"guessed", "width by step"}]
     named += [{"guessed", "alternatives"}, {"cancel", "alternatives"}]
     assert sorted(map(sorted, pairs)) == sorted(map(sorted, named))

@@ -73,7 +73,8 @@ class Transformer(BuiltIn, TextSources):
         return TransformerSession(self.with_backend(backend), backend)
 
     def check_alignment(self, alignment: Alignment) -> None:
-        """Raise ValueError if there is no such layer or head."""
+        """Raise ValueError if there is no attention, or no such layer or head."""
+        super().check_alignment(alignment)
         num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
         if not -num_layers <= alignment.layer < num_layers:
             raise ValueError(
