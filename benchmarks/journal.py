@@ -23,7 +23,10 @@ from benchmarks.sources import measured_by
 from pybeam.cli.machine import cpu, cpu_flags
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "pybeam-search", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")
+PACKAGES = (
+    *("torch", "pybeam-search", "transformers", "ctranslate2", "pymarian", "onnxruntime"),
+    "sacrebleu",
+)
 # where the checkout travels without its history, this names its commit
 COMMIT = "PYBEAM_COMMIT"
 

@@ -1,121 +1,273 @@
-"""Folders of Marian in Marian itself (package pymarian) and here: the same weights, steps and outputs.
+"""Folders of Marian in Marian itself (package pymarian) and here: the same weights, searches and lines.
 
-The networks are random ones of the example's shape, because Marian has no place for the example's own start
-and positions. EOS is out of reach and all sources are equally long, so that both systems take as many steps:
-Marian ends a whole batch with the first of its sources, and lines of many lengths would not be the same work.
+`ssru` translates verses. It is the example model with an SSRU decoder that has learned from it
+(`tools/ssru.py`), because Marian cannot decode the example model. `attention` has random weights. Its EOS is
+out of reach, and all its sources are equally long, so that both systems take as many steps: Marian ends a
+whole batch with the first of its sources that reaches the limit.
+
+Each system has several layouts. Marian has a worker of one thread for each of the threads, with batches of so
+many lines, and its greedy search skips the softmax. Its shortlists come from a lexical table of the training
+data (`lexicon.py`). The rows "best" compare the fastest layouts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 import pybeam
+from benchmarks import corpus, marian_networks, translation
+from benchmarks.corpus import EOS, Corpus
+from benchmarks.lexicon import lexical_table, write_lexicon
 from benchmarks.setup import Setup
-from benchmarks.tasks import Task, Timed, in_turn
-from tests.support import marian_folders
-from tests.support.marian_folders import EOS, SSRU
+from benchmarks.tasks import Run, Task, Timed, in_turn
 
-Folder = Callable[[], Path]  # makes it once
-LINES, LENGTH = 192, 24
-SIZES = {
-    **{"dim-emb": 256, "transformer-dim-ffn": 1024, "transformer-heads": 4},
-    **{"enc-depth": 3, "dec-depth": 3, "dim-vocabs": [8000, 8000], "tied-embeddings-all": "true"},
-}
-DECODERS = {"transformer": {}, "ssru": SSRU}
+LINES = 384
+RANDOM_LINES, LENGTH = 192, 24
+REPEATS = 3
 WIDTHS = {"greedy": 1, "5": 5}
 # dtype here -> what Marian's converter calls its own; None: as it is
 GEMM = {"float32": None, "int8": "intgemm8"}
-# sources of a batch there and here
-N = 64
+# lines of a batch of Marian's, without shortlists and with: these grow with the batch
+BATCHES, SHORT_BATCHES = (16, 64), (16, 32)
+# targets of a source token on its shortlist
+BEST = 100
+# of a worker of Marian's to begin with, as all systems stay in memory
+WORKSPACE_MB = 128
+
+
+class Network:
+    """A network, and what it translates; each part is made when it is first asked for.
+
+    Args:
+        write: writes its folder.
+        directory: a new folder.
+        lines: gives the sources, and references if the network has been trained.
+        factor: an output has so many tokens at most per token of its source, EOS included.
+        training: gives what shortlists are made of; None: there are none.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Path], None],
+        directory: Path,
+        lines: Callable[[], Corpus],
+        factor: float,
+        training: Callable[[], Corpus] | None = None,
+    ) -> None:
+        self._write, self._directory, self._lines = write, directory, lines
+        self.factor, self._training = factor, training
+        self.model, self.weights = cache(self._model), cache(self._weights)
+
+    @property
+    def has_lexicon(self) -> bool:
+        return self._training is not None
+
+    @cached_property
+    def folder(self) -> Path:
+        self._write(self._directory)
+        return self._directory
+
+    @cached_property
+    def data(self) -> Corpus:
+        return self._lines()
+
+    @cached_property
+    def lexicon(self) -> Path:
+        """The file of Marian's shortlists."""
+        assert self._training is not None
+        data, path = self._training(), self.folder / "lexicon.s2t"
+        pairs = list(zip(data.sources, data.pieces.encode(data.references), strict=True))
+        write_lexicon(path, lexical_table(pairs, len(data.vocabulary)), data.vocabulary, BEST)
+        return path
+
+    def _model(self, dtype: str) -> pybeam.Model:
+        return pybeam.load_model(self.folder, "cpu", dtype)
+
+    def _weights(self, dtype: str) -> Path:
+        """The file that Marian loads."""
+        given, gemm = self.folder / "model.npz", GEMM[dtype]
+        if gemm is None:
+            return given
+        path = given.with_name(f"{gemm}.bin")
+        # in a process of its own, or Marian goes on logging
+        convert = [sys.executable, "-m", "pymarian", "convert"]
+        options = ["-f", str(given), "-t", str(path), "--gemm-type", gemm]
+        run = subprocess.run(convert + options, capture_output=True, text=True)
+        if run.returncode:
+            raise RuntimeError(f"Marian cannot write {path}: {run.stderr[-500:]}")
+        return path
 
 
 def marian(setup: Setup) -> Iterator[list[Task]]:
-    """Marian's greedy search and its beam of 5, with attention and with SSRU, in float32 and int8."""
-    lines = setup.lines or LINES
-    rng = np.random.default_rng(1)
-    sources = rng.integers(2, SIZES["dim-vocabs"][0], (lines, LENGTH)).tolist()
-    for decoder, own in DECODERS.items():
-        directory = cache(partial(_folder, setup.folder / decoder, own))
+    """Marian's greedy search and its beam of 5, with SSRU and with attention, in float32 and int8."""
+    for name, network in _networks(setup).items():
         for dtype in GEMM:
             for search, width in WIDTHS.items():
-                given = directory, dtype, width, sources
-                makers = {
-                    f"Marian beam-size={width}": partial(Marian, *given),
-                    f"pybeam shrinking {width}, Batch({N})": partial(Ours, *given),
-                }
-                yield in_turn(f"{decoder}-{dtype}-{search}", makers)
+                yield _tasks(
+                    f"{name}-{dtype}-{search}", _systems(network, dtype, width, setup.threads)
+                )
 
 
-def _folder(directory: Path, changes: dict[str, Any]) -> Path:
-    """Write a random network that never ends."""
-    arrays, settings = marian_folders.write_folder(directory, 2, **SIZES, **changes)
-    # a finite number that no logit outweighs, so that both programs read an ordinary bias
-    arrays["decoder_ff_logit_out_b"][0, EOS] = -10_000
-    # so that a step says more than the token before it
-    arrays["Wemb"] *= 0.25
-    marian_folders.write_arrays(directory / "model.npz", arrays, settings)
-    tokens = ["</s>", "<unk>", *(f"t{i}" for i in range(2, SIZES["dim-vocabs"][0]))]
-    for name in ("source.yml", "target.yml"):
-        marian_folders.write_vocabulary(directory / name, tokens)
-    return directory
+def _networks(setup: Setup) -> dict[str, Network]:
+    def random() -> Corpus:
+        rng = np.random.default_rng(1)
+        shape = (setup.lines or RANDOM_LINES, LENGTH)
+        sources = rng.integers(EOS + 2, marian_networks.VOCAB, shape).tolist()
+        return Corpus([[*source, EOS] for source in sources], [], corpus.processor())
+
+    return {
+        "ssru": Network(
+            marian_networks.write_ssru,
+            setup.folder / "ssru",
+            lambda: setup.corpus().spread(setup.lines or LINES),
+            3.0,
+            lambda: setup.corpus("train"),
+        ),
+        "attention": Network(
+            marian_networks.write_attention, setup.folder / "attention", random, 1.0
+        ),
+    }
+
+
+def _systems(
+    network: Network, dtype: str, width: int, threads: int
+) -> dict[str, Callable[[], Run]]:
+    given = network, dtype, width
+    systems: dict[str, Callable[[], Run]] = {
+        f"Marian, batches of {n}": partial(Marian, *given, n) for n in BATCHES
+    }
+    if network.has_lexicon and dtype == "int8":
+        systems |= {
+            f"Marian with shortlists, batches of {n}": partial(Marian, *given, n, True)
+            for n in SHORT_BATCHES
+        }
+    return systems | {
+        "pybeam, 1 engine, Batch(64)": partial(Ours, *given, pybeam.Batch(64)),
+        f"pybeam, {threads} engines, Fifo(64)": partial(Ours, *given, pybeam.Fifo(64), True),
+        f"pybeam, {threads} engines, Fifo(32)": partial(Ours, *given, pybeam.Fifo(32), True),
+    }
+
+
+def _tasks(case: str, systems: Mapping[str, Callable[[], Run]]) -> list[Task]:
+    """All layouts in turn, and the best of those of each system."""
+    tasks = in_turn(case, systems, REPEATS)
+    kinds: dict[str, dict[str, Timed]] = {}
+    for task in tasks:
+        kind, _, layout = task.system.partition(", ")
+        kinds.setdefault(kind, {})[layout] = task.measure
+    return tasks + [
+        Task(case, f"best of {kind}", partial(_best, own, next(iter(kinds.values()))), REPEATS)
+        for kind, own in kinds.items()
+    ]
+
+
+def _best(own: Mapping[str, Timed], first: Mapping[str, Timed]) -> dict:
+    """The fastest layout of a system beside that of the first one; {} where none has been measured."""
+    if (found := _fastest(own)) is None:
+        return {}
+    layout, timed = found
+    row = {"layout": layout, "seconds": timed.seconds, "cpu_seconds": timed.cpu_seconds}
+    if (beside := _fastest(first)) is not None:
+        row["times the first"] = beside[1].seconds / timed.seconds
+    return row
+
+
+def _fastest(layouts: Mapping[str, Timed]) -> tuple[str, Timed] | None:
+    measured = [(name, timed) for name, timed in layouts.items() if timed.is_measured]
+    return min(measured, key=lambda pair: pair[1].seconds, default=None)
 
 
 class Ours:
-    """A search of pybeam as Marian's."""
+    """A search of pybeam as Marian's, by one engine or by one for each thread."""
 
-    def __init__(self, folder: Folder, dtype: str, width: int, sources: list[list[int]]) -> None:
-        model = pybeam.load_model(folder(), "cpu", dtype)
-        # a source has EOS, and an output as many tokens
-        search = pybeam.shrinking_beam(
-            width, max_length=pybeam.limits.SourceLimit(1.0), ended_only=False
+    def __init__(
+        self,
+        network: Network,
+        dtype: str,
+        width: int,
+        schedule: pybeam.Schedule,
+        has_engines: bool = False,
+    ) -> None:
+        # rounds up
+        limit = pybeam.limits.SourceLimit(network.factor, 1 - 2**-20)
+        search = (
+            pybeam.greedy(max_length=limit)
+            if width == 1
+            else pybeam.shrinking_beam(
+                width, max_length=limit, scoring=translation.NORMALISED, ended_only=False
+            )
         )
-        self._decoder = pybeam.Decoder(model, search, pybeam.Batch(N))
-        self._sources = [[*source, EOS] for source in sources]
-        self._decoder.decode(self._sources[:N])
+        decoder = pybeam.Decoder(network.model(dtype), search, schedule)
+        self.data = network.data
+        self._translate = partial(translation.served if has_engines else _decoded, decoder)
+        self._translate(_warm_up(self.data))
 
     def __call__(self) -> list[list[int]]:
-        return [result.hypotheses[0].tokens for result in self._decoder.decode(self._sources)]
+        return self._translate(self.data.sources)
 
     def columns(self, timed: Timed) -> dict:
-        return _speed(timed)
+        return _columns(timed, self.data)
+
+
+def _decoded(decoder: pybeam.Decoder, sources: list[list[int]]) -> list[list[int]]:
+    return [result.hypotheses[0].tokens for result in decoder.decode(sources)]
 
 
 class Marian:
-    """Marian's own search."""
+    """Marian's own search, which is given pieces."""
 
-    def __init__(self, folder: Folder, dtype: str, width: int, sources: list[list[int]]) -> None:
+    def __init__(
+        self, network: Network, dtype: str, width: int, n: int, has_shortlists: bool = False
+    ) -> None:
         import pymarian
 
-        directory, gemm = folder(), GEMM[dtype]
-        model = directory / "model.npz"
-        if gemm is not None:
-            model = directory / f"{gemm}.bin"
-            convert = ["convert", "-f", directory / "model.npz", "-t", model, "--gemm-type", gemm]
-            if pymarian._pymarian.main([str(one) for one in convert]):
-                raise RuntimeError(f"Marian cannot write {model}")
-        vocabularies = f"{directory / 'source.yml'} {directory / 'target.yml'}"
-        self._translator = pymarian.Translator(
-            f"--models {model} --vocabs {vocabularies} --quiet --quiet-translation --allow-unk "
-            f"--cpu-threads {torch.get_num_threads()} --beam-size {width} --max-length-factor 1 "
-            f"--mini-batch {N} --maxi-batch 100 --maxi-batch-sort src"
-        )
-        self._lines = [" ".join(f"t{token}" for token in source) for source in sources]
-        self._translator.translate(self._lines[:N])
+        folder, self.data = network.folder, network.data
+        options = [
+            f"--models {network.weights(dtype)}",
+            f"--vocabs {folder / 'source.yml'} {folder / 'target.yml'}",
+            f"--cpu-threads {torch.get_num_threads()} --quiet --quiet-translation --allow-unk",
+            f"--mini-batch {n} --maxi-batch 100 --maxi-batch-sort src --workspace {WORKSPACE_MB}",
+            f"--max-length-factor {network.factor} --beam-size {width} --normalize 1",
+        ]
+        if width == 1:
+            options.append("--skip-cost")
+        if has_shortlists:
+            # the first ids are those of special tokens
+            options.append(f"--shortlist {network.lexicon} {EOS + 2} {BEST} 0")
+        self._translator = pymarian.Translator(" ".join(options))
+        self._words = self.data.vocabulary
+        self._ids = {word: i for i, word in enumerate(self._words)}
+        self._lines = self._as_lines(self.data.sources)
+        self._translator.translate(self._as_lines(_warm_up(self.data)))
+
+    def _as_lines(self, sources: list[list[int]]) -> list[str]:
+        return [" ".join(self._words[token] for token in source[:-1]) for source in sources]
 
     def __call__(self) -> list[list[int]]:
         outputs = self._translator.translate(self._lines)
-        return [[int(word[1:]) for word in output.split()] for output in outputs]
+        return [[self._ids[word] for word in output.split()] for output in outputs]
 
     def columns(self, timed: Timed) -> dict:
-        return _speed(timed)
+        return _columns(timed, self.data)
 
 
-def _speed(timed: Timed) -> dict:
+def _warm_up(data: Corpus) -> list[list[int]]:
+    return data.sources[: 1 + len(data.sources) // 8]
+
+
+def _columns(timed: Timed, data: Corpus) -> dict:
     num = sum(map(len, timed.output))
-    return {"tokens/s": num / timed.seconds, "tokens/cpu_s": num / timed.cpu_seconds}
+    row = {
+        "lines": len(data.sources),
+        "lines/s": len(data.sources) / timed.seconds,
+        "tokens": num,
+        "tokens/cpu_s": num / timed.cpu_seconds,
+    }
+    return row | ({"BLEU": data.bleu(timed.output)} if data.references else {})

@@ -72,9 +72,14 @@ class Timed:
         return statistics.median(self._cpu_seconds)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it has had a turn, and has not failed."""
+        return bool(self._seconds)
+
+    @property
     def baseline(self) -> Timed | None:
         """None also while it has not been measured."""
-        return self._baseline if self._baseline is not None and self._baseline._seconds else None
+        return self._baseline if self._baseline is not None and self._baseline.is_measured else None
 
     def __call__(self) -> dict:
         if self.run is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -91,23 +91,23 @@ class Engines(Ours):
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
         model = setup.networks.ours(network, self.dtype)
-        decoder = pybeam.Decoder(model, self.algorithm, self.schedule)
+        return partial(served, pybeam.Decoder(model, self.algorithm, self.schedule))
 
-        def translate(sources: list[list[int]]) -> list[list[int]]:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)
-            # the longest first, as `Decoder.decode` does
-            order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-            try:
-                service = pybeam.Service(decoder, engines=threads, max_waiting=len(sources))
-                with contextlib.closing(service.start(warm_up=False)):
-                    futures = {i: service.submit(sources[i]) for i in order}
-                    served = [futures[i].result() for i in range(len(sources))]
-            finally:
-                torch.set_num_threads(threads)
-            return [one.result.hypotheses[0].tokens for one in served]
 
-        return translate
+def served(decoder: pybeam.Decoder, sources: list[list[int]]) -> list[list[int]]:
+    """The outputs of as many engines of a service as there are threads, each with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # the longest first, as `Decoder.decode` does
+    order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+    try:
+        service = pybeam.Service(decoder, engines=threads, max_waiting=len(sources))
+        with contextlib.closing(service.start(warm_up=False)):
+            futures = {i: service.submit(sources[i]) for i in order}
+            results = [futures[i].result().result for i in range(len(sources))]
+    finally:
+        torch.set_num_threads(threads)
+    return [result.hypotheses[0].tokens for result in results]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def tokens_of(size: int) -> list[str]:
     return [*odd, *(f"t{i}" for i in range(len(odd), size))]
 
 
-def write_vocabulary(path: Path, tokens: list[str]) -> None:
+def write_vocabulary(path: Path, tokens: Sequence[str]) -> None:
     """Write a vocabulary as Marian does: texts in quotes where YAML wants them."""
     lines = []
     for i, token in enumerate(tokens):
@@ -127,15 +128,25 @@ def write_folder(directory: Path, seed: int, **changes: Any) -> tuple[Arrays, di
     """Write a folder with random weights; return these and the settings."""
     settings = {**SETTINGS, **{name.replace("_", "-"): value for name, value in changes.items()}}
     arrays = random_arrays(seed, settings)
+    write_files(directory, arrays, settings, [tokens_of(size) for size in settings["dim-vocabs"]])
+    return arrays, settings
+
+
+def write_files(
+    directory: Path,
+    arrays: Arrays,
+    settings: dict[str, Any],
+    vocabularies: Sequence[Sequence[str]],
+) -> None:
+    """Write a folder as Marian's training does, with the tokens of sources and of targets."""
     directory.mkdir(parents=True, exist_ok=True)
     write_arrays(directory / "model.npz", arrays, settings)
-    for name, size in zip(("source.yml", "target.yml"), settings["dim-vocabs"], strict=True):
-        write_vocabulary(directory / name, tokens_of(size))
+    for name, tokens in zip(("source.yml", "target.yml"), vocabularies, strict=True):
+        write_vocabulary(directory / name, tokens)
     (directory / "decoder.yml").write_text(
         "# as Marian's training writes it\nrelative-paths: true\nmodels:\n  - model.npz\nvocabs:\n"
         "  - source.yml\n  - target.yml\nbeam-size: 6\nnormalize: 1\nallow-unk: true\n"
     )
-    return arrays, settings
 
 
 def convert(

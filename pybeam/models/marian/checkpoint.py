@@ -49,7 +49,7 @@ class MarianCheckpoint(Checkpoint):
         self.stored, self.raw, self._prefix = {}, {}, ""
         names = TABLES | OTHERS
         for stack, num in num_layers.items():
-            names |= dict(_names(stack, num, "_pre" if is_pre_norm else ""))
+            names |= dict(names_of(stack, num, "_pre" if is_pre_norm else ""))
         for raw, array in arrays.items():
             name, shape = names.get(raw, raw), array.shape
             if raw in TABLES and len(shape) == 2:
@@ -62,7 +62,7 @@ class MarianCheckpoint(Checkpoint):
             self.stored[name], self.raw[name] = array, raw
 
 
-def _names(stack: str, num_layers: int, pre: str) -> Iterator[tuple[str, str]]:
+def names_of(stack: str, num_layers: int, pre: str) -> Iterator[tuple[str, str]]:
     """Yield Marian's name and ours of all tensors of a stack. `pre` ends the names of norms in layers."""
     yield from _norm(f"{stack}_emb", f"{stack}.layernorm_embedding", "_pre")
     yield from _norm(f"{stack}_top", f"{stack}.layer_norm")
