@@ -175,31 +175,32 @@ class Catalogue:
         With a `filter`, only those that it allows.
         """
         items = self._items_of(tokens)
-        return tuple((items if filter is None else filter.allowed(items)).tolist())
+        if filter is None:
+            return tuple(items)
+        return tuple(filter.allowed(np.asarray(items, dtype=np.int32)).tolist())
 
-    def _items_of(self, tokens: Sequence[int]) -> np.ndarray:
-        node, none = ROOT, self._built.items[:0]
-        token, first, end = self._views
-        num_inner = len(first) - 1
+    def _items_of(self, tokens: Sequence[int]) -> Sequence[int]:
+        token, first, end, items, first_item = self._views
+        node, num_inner = ROOT, len(first) - 1
         for one in tokens:
             if node >= num_inner:
-                return none
+                return ()
             last = first[node + 1]
             edge = bisect_left(token, one, first[node], last)
             if edge == last or token[edge] != one:
-                return none
+                return ()
             node = edge + 1
         place = bisect_left(end, node)
         if place == len(end) or end[place] != node:
-            return none
-        first_item = self._built.first_item
-        return self._built.items[first_item[place] : first_item[place + 1]]
+            return ()
+        return items[first_item[place] : first_item[place + 1]]
 
     @cached_property
-    def _views(self) -> tuple[memoryview, memoryview, memoryview]:
+    def _views(self) -> tuple[memoryview, ...]:
         # numbers of an array are objects of numpy, which are slow to compare
-        levels = self._levels
-        return levels.token.data, levels.first.data, levels.end.data
+        levels, built = self._levels, self._built
+        arrays = levels.token, levels.first, levels.end, built.items, built.first_item
+        return tuple(array.data for array in arrays)
 
     def filter(self, *, allow: Any = None, deny: Any = None) -> Filter:
         """Return a filter for `pybeam.catalogue.allowed_items`.

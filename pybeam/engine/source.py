@@ -65,8 +65,11 @@ class Source(NewBeam):
     def items(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """`Hypothesis.items` of an output, the tokens of the prefix included."""
         own = tokens[len(self.prefix) :]
-        found = (rule.items(own) for rule in self._rules)
-        return next((items for items in found if items is not None), None)
+        for rule in self._rules:
+            items = rule.items(own)
+            if items is not None:
+                return items
+        return None
 
     def has_all_items(self, result: Result) -> bool:
         """Whether the hypotheses of a result are all that the processors allow."""
