@@ -1,7 +1,6 @@
-#include "../params/catalogue.h"
+#include "catalogue.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <stdexcept>
 #include <vector>
@@ -13,11 +12,6 @@
 
 namespace pybeam {
 namespace {
-
-struct Edges {
-    int64_t begin;
-    int64_t end;
-};
 
 // The edges of a node; a node outside has none. Throws unless they lie in the tree.
 Edges edges_of(const CatalogueTree& tree, int64_t node) {
@@ -49,91 +43,74 @@ float logit_at(const void* row, DType dtype, int64_t i) {
     }
 }
 
-class Columns {
-  public:
-    explicit Columns(const CatalogueColumnsParams& params) : p_(params), k_(kernels()) {
-        edges_.reserve(p_.num_rows);
-        for (int64_t row = 0; row < p_.num_rows; ++row) {
-            if (p_.node[row] > p_.tree.num_edges || p_.line[row] < 0 ||
-                p_.line[row] >= p_.num_filters) {
-                throw std::runtime_error("`node` must be a node of the tree, `line` a filter");
-            }
-            edges_.push_back(edges_of(p_.tree, p_.node[row]));
-        }
-    }
-
-    void run() {
-        const bool reads_all = p_.normalise == Normalise::kVocabulary;
-        const int64_t work = p_.num_rows * (reads_all ? p_.vocab_size / 2 : p_.num_columns);
-        parallel_for(threads_for(work, p_.num_rows, p_.num_threads), p_.num_rows,
-                     [this](int64_t row) { write_row(row); });
-        if (has_strange_token_) {
-            throw std::runtime_error("`token` must hold columns of the logits");
-        }
-    }
-
-  private:
-    void write_row(int64_t row) {
-        const Edges edges = edges_[row];
-        const int64_t node = p_.node[row], count = edges.end - edges.begin;
-        const uint32_t* alive = p_.words + p_.line[row] * 2 * p_.num_words;
-        const uint32_t* ends = alive + p_.num_words;
-        const char* logits = static_cast<const char*>(p_.logits) +
-                             row * p_.row_stride * (p_.dtype == DType::kFloat32 ? 4 : 2);
-        // EOS comes first wherever its column is, so that a sum does not depend on the columns
-        static thread_local std::vector<float> values;
-        values.resize(count + 1);
-        poison(values.data(), values.size() * sizeof(float));
-        values[0] = node >= 0 && has(ends, node) ? at(logits, p_.eos_id) : -INFINITY;
-        for (int64_t i = 0; i < count; ++i) {
-            const int64_t edge = edges.begin + i;
-            values[i + 1] = has(alive, edge + 1) ? at(logits, p_.tree.token[edge]) : -INFINITY;
-        }
-        normalise(logits, values);
-        float* out = p_.out + row * p_.num_columns;
-        float* tokens = out + (p_.eos_first ? 1 : 0);
-        std::copy(values.begin() + 1, values.end(), tokens);
-        std::fill(tokens + count, tokens + p_.num_columns - 1, -INFINITY);
-        out[p_.eos_first ? 0 : p_.num_columns - 1] = values[0];
-    }
-
-    static bool has(const uint32_t* words, int64_t node) {
-        return words[node >> 5] >> (node & 31) & 1;
-    }
-
-    float at(const void* logits, int64_t token) {
-        if (token >= 0 && token < p_.vocab_size) return logit_at(logits, p_.dtype, token);
-        has_strange_token_ = true;
-        return -INFINITY;
-    }
-
-    void normalise(const void* logits, std::vector<float>& values) const {
-        if (p_.normalise == Normalise::kNothing) return;
-        const bool reads_all = p_.normalise == Normalise::kVocabulary;
-        const auto size = static_cast<int64_t>(values.size());
-        const int64_t num = reads_all ? p_.vocab_size : size;
-        const int64_t block = kBlockVectors * k_.vector_width;
-        static thread_local Scratch<float> groups;
-        float* block_max = groups.room((num + block - 1) / block * k_.vector_width);
-        const RowTotal total =
-            reads_all ? k_.scan_row[static_cast<int>(p_.dtype)](logits, num, nullptr, block_max)
-                      : k_.scan_row[0](values.data(), num, nullptr, block_max);
-        if (std::isnan(total.sum)) {
-            std::fill(values.begin(), values.end(), NAN);
-            return;
-        }
-        if (total.peak == -INFINITY) return;
-        const auto log_sum = static_cast<float>(std::log(total.sum));
-        for (float& value : values) value = (value - total.peak) - log_sum;
-    }
-
-    const CatalogueColumnsParams& p_;
-    const Kernels& k_;
-    std::vector<Edges> edges_;
-    std::atomic<bool> has_strange_token_{false};
-};
+bool has(const uint32_t* words, int64_t node) { return words[node >> 5] >> (node & 31) & 1; }
 
 }  // namespace
+
+Columns::Columns(const CatalogueColumnsParams& params) : p_(params) {
+    edges_.reserve(p_.num_rows);
+    for (int64_t row = 0; row < p_.num_rows; ++row) {
+        if (p_.node[row] > p_.tree.num_edges || p_.line[row] < 0 ||
+            p_.line[row] >= p_.num_filters) {
+            throw std::runtime_error("`node` must be a node of the tree, `line` a filter");
+        }
+        edges_.push_back(edges_of(p_.tree, p_.node[row]));
+    }
+}
+
+const float* Columns::write_row(int64_t row, const void* logits) {
+    const Edges edges = edges_[row];
+    const int64_t node = p_.node[row], count = edges.end - edges.begin;
+    const uint32_t* alive = p_.words + p_.line[row] * 2 * p_.num_words;
+    const uint32_t* ends = alive + p_.num_words;
+    // EOS comes first wherever its column is, so that a sum does not depend on the columns
+    static thread_local std::vector<float> values;
+    values.resize(count + 1);
+    poison(values.data(), values.size() * sizeof(float));
+    values[0] = node >= 0 && has(ends, node) ? at(logits, p_.eos_id) : -INFINITY;
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t edge = edges.begin + i;
+        values[i + 1] = has(alive, edge + 1) ? at(logits, p_.tree.token[edge]) : -INFINITY;
+    }
+    normalise(logits, values);
+    float* out = p_.out + row * p_.num_columns;
+    float* tokens = out + (p_.eos_first ? 1 : 0);
+    std::copy(values.begin() + 1, values.end(), tokens);
+    std::fill(tokens + count, tokens + p_.num_columns - 1, -INFINITY);
+    out[p_.eos_first ? 0 : p_.num_columns - 1] = values[0];
+    return out;
+}
+
+float Columns::at(const void* logits, int64_t token) {
+    if (token >= 0 && token < p_.vocab_size) return logit_at(logits, p_.dtype, token);
+    has_strange_token_ = true;
+    return -INFINITY;
+}
+
+void Columns::normalise(const void* logits, std::vector<float>& values) const {
+    if (p_.normalise == Normalise::kNothing) return;
+    const bool reads_all = p_.normalise == Normalise::kVocabulary;
+    const auto size = static_cast<int64_t>(values.size());
+    const int64_t num = reads_all ? p_.vocab_size : size;
+    const Kernels& k = kernels();
+    const int64_t block = kBlockVectors * k.vector_width;
+    static thread_local Scratch<float> groups;
+    float* block_max = groups.room((num + block - 1) / block * k.vector_width);
+    const RowTotal total =
+        reads_all ? k.scan_row[static_cast<int>(p_.dtype)](logits, num, nullptr, block_max)
+                  : k.scan_row[0](values.data(), num, nullptr, block_max);
+    if (std::isnan(total.sum)) {
+        std::fill(values.begin(), values.end(), NAN);
+        return;
+    }
+    if (total.peak == -INFINITY) return;
+    const auto log_sum = static_cast<float>(std::log(total.sum));
+    for (float& value : values) value = (value - total.peak) - log_sum;
+}
+
+void Columns::check() const {
+    if (has_strange_token_) throw std::runtime_error("`token` must hold columns of the logits");
+}
 
 void launch_catalogue_walk(const CatalogueWalkParams& p) {
     for (int64_t row = 0; row < p.num_rows; ++row) {
@@ -169,6 +146,15 @@ int64_t most_edges(const CatalogueTree& tree, const int32_t* node, int64_t num_r
     return most;
 }
 
-void launch_catalogue_columns(const CatalogueColumnsParams& params) { Columns(params).run(); }
+void launch_catalogue_columns(const CatalogueColumnsParams& p) {
+    Columns columns(p);
+    const int64_t row_bytes = p.row_stride * (p.dtype == DType::kFloat32 ? 4 : 2);
+    const bool reads_all = p.normalise == Normalise::kVocabulary;
+    const int64_t work = p.num_rows * (reads_all ? p.vocab_size / 2 : p.num_columns);
+    parallel_for(threads_for(work, p.num_rows, p.num_threads), p.num_rows, [&](int64_t row) {
+        columns.write_row(row, static_cast<const char*>(p.logits) + row * row_bytes);
+    });
+    columns.check();
+}
 
 }  // namespace pybeam

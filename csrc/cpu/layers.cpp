@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "../dispatch.h"
 #include "../params/layer_norm.h"
+#include "catalogue.h"
 #include "numbers.h"
 #include "selection.h"
 #include "sublayers.h"
@@ -252,8 +254,11 @@ class Member : Sublayers {
     void choose(const Team& team, const BeamTile& tile, const LinearParams& output,
                 float* logits) const {
         compute_logits(team, rows_of(output, tile.first_row, tile.last_row, logits));
-        team.for_each(tile.num_rows(), [&](int64_t row) {
-            p_.selection->read_row(tile.first_row + row, logits + row * output.num_columns);
+        team.for_each(tile.num_rows(), [&](int64_t i) {
+            const int64_t row = tile.first_row + i;
+            const float* seen = logits + i * output.num_columns;
+            if (p_.columns != nullptr) seen = p_.columns->write_row(row, seen);
+            p_.selection->read_row(row, seen);
         });
         team.for_each(tile.last_beam - tile.first_beam,
                       [&](int64_t i) { p_.selection->finish_beam(tile.first_beam + i); });
@@ -321,7 +326,10 @@ void launch_layers(LayersParams params, const SelectParams& select) {
     if (params.num_rows == 0) return launch_select(select);
     Selection selection(select);
     params.selection = &selection;
+    std::optional<Columns> columns;
+    if (select.columns != nullptr) params.columns = &columns.emplace(*select.columns);
     launch_layers(params);
+    if (columns) columns->check();
     selection.check_counts();
 }
 

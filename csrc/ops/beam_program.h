@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "../params/beams.h"
-#include "../params/catalogue.h"
 #include "../params/select.h"
 #include "../scratch.h"
 #include "beams.h"
 #include "check.h"
+#include "columns.h"
 #include "tree.h"
 
 namespace pybeam {
@@ -119,6 +119,7 @@ class BeamProgram {
         const int64_t num_entries = is_held ? num_sources_ * beams_.max_entries : num_rows;
         num_entries_ = num_entries;
         num_rows_ = num_rows;
+        rows_ = rows;
         std::copy_n(static_cast<const int32_t*>(given), num_sources_, slot_.room(num_sources_));
         BeamReadParams params{};
         params.beams = beams_;
@@ -208,9 +209,22 @@ class BeamProgram {
             params.vocab_size = logits.size(1);
             params.num_rows = logits.size(0);
             params.num_threads = num_threads();
-            if (columns != nullptr) narrow(*columns, params);
-            launch_select(params);
-            if (columns != nullptr) name_tokens(*columns, params);
+            if (columns == nullptr) return launch_select(params);
+            PYBEAM_CHECK_VALUE(columns->num_rows == params.num_rows,
+                               "there must be a node for each of ", params.num_rows,
+                               " rows, but there are ", columns->num_rows);
+            column_select_.run(*columns, params, launch_select);
+        });
+    }
+
+    // Selects among columns, made of logits that launch(params) computes. The arrays of the rows
+    // that were read are still there.
+    template <class Launch>
+    void choose_by(StepColumns& columns, const Launch& launch) {
+        choose_by([&](SelectParams& params) {
+            walk(columns);
+            params.columns = columns.params();
+            column_select_.run(columns.tokens(), params, launch);
         });
     }
 
@@ -329,35 +343,17 @@ class BeamProgram {
         params.capacity = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
     }
 
-    // Gives `select` columns in place of tokens.
-    void narrow(const ColumnTokens& columns, SelectParams& params) {
-        PYBEAM_CHECK_VALUE(columns.num_rows == params.num_rows, "there must be a node for each of ",
-                           params.num_rows, " rows, but there are ", columns.num_rows);
-        params.eos = eos_of({columns.eos_column()});
-        int32_t* forced = forced_column_.room(params.num_beams);
-        for (int64_t a = 0; a < params.num_beams; ++a) {
-            forced[a] = params.forced[a] < 0 ? -1 : columns.other_column();
-        }
-        params.forced = forced;
-    }
-
-    // Writes tokens over the columns of survivors.
-    void name_tokens(const ColumnTokens& columns, const SelectParams& params) {
-        static thread_local std::vector<int64_t> row_of;  // of the entries of a beam
-        int64_t row = 0;
-        for (int64_t a = 0; a < params.num_beams; ++a) {
-            row_of.clear();
-            for (int32_t entry = params.offset[a]; entry < params.offset[a + 1]; ++entry) {
-                const bool is_held = params.is_ended != nullptr && params.is_ended[entry];
-                row_of.push_back(is_held ? -1 : row++);
-            }
-            for (int64_t i = a * capacity_; i < (a + 1) * capacity_; ++i) {
-                int32_t& token = params.token_out[i];
-                if (token < 0) continue;
-                const int32_t given = forced_.get()[a];
-                token = given >= 0 ? given : columns.token(row_of[params.parent_out[i]], token);
-            }
-        }
+    // Goes on in a catalogue's tree, by the tokens of the rows that were read.
+    void walk(StepColumns& columns) const {
+        CatalogueWalkParams params{};
+        params.parent = tree_.parent;
+        params.num_slots = tree_.num_slots;
+        params.max_nodes = tree_.max_nodes;
+        params.row_slot = rows_[kRowSlot];
+        params.node = rows_[kNode];
+        params.token = rows_[kToken];
+        params.num_rows = num_rows_;
+        columns.walk(params, rows_[kPosition], beams_.ints + Beams::kPrefixLength, Beams::kNumInts);
     }
 
     // Every EOS becomes the first one, and the original tokens are kept.
@@ -375,12 +371,15 @@ class BeamProgram {
     Stage stage_ = Stage::kNone;
     int64_t num_sources_ = 0, num_rows_ = 0, num_entries_ = 0, capacity_ = 0;
     Scratch<int32_t> slot_;
+    std::array<int32_t*, kNumRowArrays> rows_{};  // of the last `read`
+
+    ColumnSelect column_select_;
 
     // what `select` reads, see `SelectInputs` in Python
     Scratch<float> score_;
     Scratch<int32_t> entry_offset_;
     Scratch<bool> is_ended_;
-    Scratch<int32_t> width_, max_candidates_, forced_, forced_column_;
+    Scratch<int32_t> width_, max_candidates_, forced_;
     Scratch<float> margin_, local_margin_, best_finished_;
     Scratch<bool> ban_eos_;
 

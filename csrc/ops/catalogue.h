@@ -36,6 +36,11 @@ class CatalogueArguments {
     int64_t num_filters, num_words;
 };
 
+inline Normalise normalise_of(int64_t number) {
+    PYBEAM_CHECK_VALUE(number >= 0 && number <= 2, "`normalise` must be 0 to 2, but is ", number);
+    return static_cast<Normalise>(number);
+}
+
 inline Tensor catalogue_walk(TensorList arrays, const Tensor& parent, const Tensor& state_of,
                              const Tensor& row_slot, const Tensor& node, const Tensor& token,
                              const Tensor& num_generated) {
@@ -75,8 +80,6 @@ inline Tensor catalogue_columns(TensorList arrays, const Tensor& logits, const T
     const Argument<int32_t> line_arg("line", line, ScalarType::kInt32, {num_rows});
     PYBEAM_CHECK_VALUE(eos_id >= 0 && eos_id < vocab_size, "`eos_id` must be 0 to ", vocab_size - 1,
                        ", but is ", eos_id);
-    PYBEAM_CHECK_VALUE(normalise >= 0 && normalise <= 2, "`normalise` must be 0 to 2, but is ",
-                       normalise);
     const int64_t most = most_edges(own.tree, node_arg, num_rows);
     if (num_columns == 0) num_columns = most;
     PYBEAM_CHECK_VALUE(num_columns >= most, "`num_columns` must be at least ", most, ", but is ",
@@ -96,7 +99,7 @@ inline Tensor catalogue_columns(TensorList arrays, const Tensor& logits, const T
     params.num_rows = num_rows;
     params.eos_id = eos_id;
     params.eos_first = eos_first;
-    params.normalise = static_cast<Normalise>(normalise);
+    params.normalise = normalise_of(normalise);
     params.num_columns = num_columns + 1;
     params.out = data<float>(out);
     params.num_threads = num_threads();

@@ -147,6 +147,10 @@ class LayerProgram {
         select->logits = params.out;
         select->dtype = DType::kFloat32;
         select->row_stride = select->vocab_size = params.output.num_columns;
+        if (select->columns != nullptr) {
+            select->columns->vocab_size = params.output.num_columns;
+            select->vocab_size = select->columns->num_columns;
+        }
         select->num_rows = params.num_rows;
         select->num_threads = params.num_threads;
         launch_layers(std::move(params), *select);

@@ -250,17 +250,33 @@ inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
     });
 }
 
-// run(layers, arguments, live, most, is_called) -> how many steps it has done, the report on slots
-// `live`, and the seconds of reading, layers, choosing and committing
+// The columns of a program's steps, see `StepColumns` in Python; nothing for None.
+inline std::optional<StepColumns> step_columns_of(PyObject* given) {
+    if (given == Py_None) return std::nullopt;
+    PyObject *arrays = nullptr, *line = nullptr, *node = nullptr;
+    long long eos_id = 0, num_columns = 0, normalise = 0;
+    int eos_first = 0;
+    PYBEAM_CHECK_TYPE(PyTuple_Check(given), "expected StepColumns, but got ", type_name(given));
+    if (!PyArg_ParseTuple(given, "OOO(LpLL)", &arrays, &line, &node, &eos_id, &eos_first,
+                          &num_columns, &normalise)) {
+        throw PythonError();
+    }
+    return StepColumns(tensors_of(arrays), tensor_of(line), tensor_of(node), eos_id, eos_first != 0,
+                       normalise);
+}
+
+// run(layers, arguments, columns, live, most, is_called) -> how many steps it has done, the report
+// on slots `live`, and the seconds of reading, layers, choosing and committing
 inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
-        check_arguments(num_args, 5);
+        check_arguments(num_args, 6);
         const LayerProgram& layers = layer_program_of(args[0]);
         LayerArguments given = layer_arguments(args[1]);
-        const Tensor live = tensor_of(args[2]);
-        const int64_t most = int_of(args[3]);
+        std::optional<StepColumns> columns = step_columns_of(args[2]);
+        const Tensor live = tensor_of(args[3]);
+        const int64_t most = int_of(args[4]);
         const bool* is_called =
-            state<bool>("is_called", tensor_of(args[4]), ScalarType::kBool, {1});
+            state<bool>("is_called", tensor_of(args[5]), ScalarType::kBool, {1});
         PYBEAM_CHECK_VALUE(given.out.has_value() && given.cells.own.size() >= 6 &&
                                given.cells.sources.size() >= 4 && most > 0,
                            "a decoder with sources and an output layer must take a step");
@@ -269,7 +285,7 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
         {
             const Unlocked unlocked;
             done = run_steps(*self->parts->program, layers, self->parts->step_rows, live, given,
-                             most, is_called);
+                             columns ? &*columns : nullptr, most, is_called);
         }
         const Ref report(report_of(self, live));
         return Py_BuildValue("LO(ddd)", static_cast<long long>(done.num), report.get(), done.read,

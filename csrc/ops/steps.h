@@ -51,12 +51,13 @@ struct StepsDone {
 };
 
 // Does the step whose rows were read last, which `given` names, and up to `most` steps of all these
-// slots: until one has stopped, there is no room for another step, the caller is called, or enough
-// time has passed for its other threads and signals. A step that raises before it commits does not
-// count and has changed nothing: the caller does it again, to hear why.
+// slots, which choose among columns where there are some: until one has stopped, there is no room
+// for another step, the caller is called, or enough time has passed for its other threads and
+// signals. A step that raises before it commits does not count and has changed nothing: the caller
+// does it again, to hear why.
 inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepRows& rows,
-                           const Tensor& slot, LayerArguments& given, int64_t most,
-                           const bool* is_called) {
+                           const Tensor& slot, LayerArguments& given, StepColumns* columns,
+                           int64_t most, const bool* is_called) {
     using Clock = std::chrono::steady_clock;
     constexpr auto kMostTime = std::chrono::milliseconds(20);
     Clock::time_point last = Clock::now();
@@ -71,7 +72,8 @@ inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepR
         try {
             if (done.num > 0) rows.read(beams, slot, num_rows, &given);
             count(&done.read);
-            beams.choose_by([&](SelectParams& select) { layers.run(given, &select); });
+            const auto run = [&](SelectParams& select) { layers.run(given, &select); };
+            columns == nullptr ? beams.choose_by(run) : beams.choose_by(*columns, run);
             count(&done.layers);
         } catch (const std::exception&) {
             return done;

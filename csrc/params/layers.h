@@ -57,6 +57,7 @@ struct LayerPool {
     bool is_there;     // a pool without cells has no data
 };
 
+class Columns;
 class Selection;
 
 struct LayersParams {
@@ -81,6 +82,7 @@ struct LayersParams {
     float* out;
     // chooses among the logits, of which `out` keeps a few rows at a time then; or null
     Selection* selection;
+    Columns* columns;  // in place of those logits; or null
     // in a decoder keys and values are written to the pool; in an encoder, which has none, rows
     // attend over the rows of their own source
     LayerPool own_pool, cross_pool;

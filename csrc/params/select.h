@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "catalogue.h"
 #include "types.h"
 
 namespace pybeam {
@@ -31,6 +32,8 @@ struct SelectParams {
     int64_t num_beams;
     int64_t capacity;
     int num_threads;
+    // makes what is chosen among of the logits that `launch_layers` computes; or null
+    CatalogueColumnsParams* columns;
 
     int32_t* token_out;
     int32_t* parent_out;

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from pybeam.backends.arrays import NO_LIMIT
+from pybeam.backends.arrays import NO_LIMIT, StepColumns
 from pybeam.backends.layer_program import LayerProgram
 from pybeam.contracts import ColumnTokens, Survivors
 
@@ -86,15 +86,23 @@ class BeamProgram(Protocol):
 
     # the first two are a `LayerCall`
     def run(
-        self, layers: LayerProgram, given: tuple[Any, ...], live: Tensor, most: int, ends: Tensor, /
+        self,
+        layers: LayerProgram,
+        given: tuple[Any, ...],
+        columns: StepColumns | None,
+        live: Tensor,
+        most: int,
+        ends: Tensor,
+        /,
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         """Do the step of the beams that were read, and up to `most` steps of slots `live` [A] in all.
 
-        They are what a decoder's call, `choose` and `commit` do, without Python and its lock. They end when a
-        slot has stopped, when pages or rows of `out` are missing, when another thread has set `ends` [1]
-        bool, or after 20 ms, for signals. `out` has no meaning then. Returns the number of steps that were
-        done, the `report` on `live`, and the seconds of reading, layers and choice, and commit. A step that
-        raises before it commits is not done.
+        They are what a decoder's call, `choose` and `commit` do, without Python and its lock. With `columns`,
+        a catalogue's operators make the columns that `choose` is given. They end when a slot has stopped,
+        when pages or rows of `out` are missing, when another thread has set `ends` [1] bool, or after 20 ms,
+        for signals. `out` has no meaning then. Returns the number of steps that were done, the `report` on
+        `live`, and the seconds of reading, layers and choice, and commit. A step that raises before it
+        commits is not done.
         """
 
     def moves(self) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend, load
-from pybeam.backends.arrays import CatalogueArrays
+from pybeam.backends.arrays import CatalogueArrays, StepColumns
 from pybeam.backends.torch_catalogue import edges_of
 from pybeam.catalogue.catalogue import Catalogue
 from pybeam.catalogue.filters import Filter
@@ -120,16 +120,23 @@ class AllowedItems(ColumnProcessor):
         and first edges; the nodes [S, N] of all nodes of token trees.
         """
         arrays, here = self._walked(backend, rows, data)
-        normalise = Normalise.VOCABULARY if are_logits else Normalise.NOTHING
-        rules = ColumnRules(
-            rows.eos_id,
-            eos_first=rows.eos_id < self.catalogue.token_range[0],
-            # the host cannot read what a GPU knows
-            num_columns=self.catalogue.max_children if logits.is_cuda else 0,
-            normalise=Normalise.COLUMNS if self.renormalize else normalise,
-        )
+        # the host cannot read what a GPU knows
+        num_columns = self.catalogue.max_children if logits.is_cuda else 0
+        rules = self._rules(rows.eos_id, num_columns, are_logits=are_logits)
         log_probs = backend.catalogue_columns(arrays, logits, here, data[1], rules)
         return Columns(log_probs, arrays, here, rules)
+
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int) -> StepColumns:
+        words, line, token, first, state = arrays
+        rules = self._rules(eos_id, 0, are_logits=True)
+        return StepColumns(CatalogueArrays(token, first, words), line, state, rules)
+
+    def _rules(self, eos_id: int, num_columns: int, *, are_logits: bool) -> ColumnRules:
+        normalise = Normalise.VOCABULARY if are_logits else Normalise.NOTHING
+        if self.renormalize:
+            normalise = Normalise.COLUMNS
+        eos_first = eos_id < self.catalogue.token_range[0]
+        return ColumnRules(eos_id, eos_first, num_columns, normalise)
 
     def _walked(
         self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import resized
+from pybeam.backends.arrays import StepColumns, resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
@@ -134,6 +134,14 @@ class ProcessorChain:
         kept = self._processors[0]
         assert _gives_columns(kept.processor)
         return kept.processor.wanted(self._backend, rows, kept.data(rows))
+
+    def step_columns(self, eos_id: int) -> StepColumns | None:
+        """Return what a program needs to do all that a call that narrows does; None: it cannot."""
+        if len(self._processors) != 1:
+            return None
+        kept = self._processors[0]
+        assert _gives_columns(kept.processor)
+        return kept.processor.in_steps(kept.arrays, eos_id)
 
     def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
         """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten.

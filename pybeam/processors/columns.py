@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.backends.arrays import CatalogueArrays
+from pybeam.backends.arrays import CatalogueArrays, StepColumns
 from pybeam.contracts import ColumnRules, ColumnTokens
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, Processor
@@ -43,6 +44,16 @@ class ColumnProcessor(Processor):
             data: as for `Processor.__call__`.
             are_logits: whether `logits` are to be normalised.
         """
+
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int) -> StepColumns | None:
+        """Return what a program needs to do what `columns` does, step after step; None: it cannot.
+
+        Args:
+            arrays: the shared parameters [T, n] and the line [S] int32 of every slot; the constants; and the
+                state.
+            eos_id: the model's first EOS.
+        """
+        return None
 
     @abstractmethod
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import SelectInputs
+from pybeam.backends.arrays import SelectInputs, StepColumns
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.layer_program import LayerCall
 from pybeam.contracts import Survivors
@@ -101,14 +102,23 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `select` is given the logits as they are, in this step and in those after it."""
-        return not (self._arrays.algorithm.processors or self._adjusts) and self.rows.wanted is None
+        """Whether `select` is given the logits as they are, or columns, in this step and those after it."""
+        if self._adjusts or self.rows.wanted is not None:
+            return False
+        return not self._arrays.algorithm.processors or self._columns is not None
+
+    @cached_property
+    def _columns(self) -> StepColumns | None:
+        """What the program needs to see the columns that `choose` sees."""
+        if not self._narrows:
+            return None
+        return self._arrays.processors.step_columns(self.rows.eos_id)
 
     def go_on(
         self, call: LayerCall, live: Tensor, most: int, is_called: Tensor
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         """Do this step, if it is plain, and those that follow. See `BeamProgram.run`."""
-        return self._program.run(*call, live, most, is_called)
+        return self._program.run(*call, self._columns, live, most, is_called)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

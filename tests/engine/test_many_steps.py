@@ -9,6 +9,7 @@ import pytest
 
 import pybeam
 from pybeam import backends
+from pybeam.catalogue import allowed_items
 from pybeam.engine.arrivals import IterableArrivals
 from pybeam.engine.engine import Engine
 from pybeam.engine.live_sources import LiveSources
@@ -16,6 +17,7 @@ from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.transformer.model import TransformerSession
+from pybeam.processors.chain import ProcessorChain
 from pybeam.state.step import Step
 from support.built_in_models import saved
 from support.laws import ALGORITHMS, CPU, CheckedEngine, essence
@@ -23,6 +25,14 @@ from support.laws import ALGORITHMS, CPU, CheckedEngine, essence
 pytestmark = pytest.mark.skipif(
     "native" not in backends.available(), reason="other backends do one step after another"
 )
+# items of several lengths, of tokens that every model has and that end nothing
+ITEMS = pybeam.Catalogue.build(
+    [[10 + i % 4, 15 + i % 3, *range(20, 20 + i % 3)] for i in range(24)]
+)
+SEARCHES = {
+    **ALGORITHMS,
+    "items": pybeam.fixed_beam(4, n_best=4, processors=(allowed_items(ITEMS),)),
+}
 SOURCES = [[3 + (5 * i + 3 * j) % 14 for j in range(1 + i * 7 % 5)] for i in range(7)]
 
 
@@ -47,7 +57,7 @@ def counts(monkeypatch) -> list[int]:
 
 def run(kind: str, name: str, arrivals=None, schedule=None):
     """The results and the statistics of an algorithm, and the workspace of its engine."""
-    workspace = Workspace(model_of(kind), ALGORITHMS[name], backends.load("native"))
+    workspace = Workspace(model_of(kind), SEARCHES[name], backends.load("native"))
     engine = CheckedEngine(workspace, schedule or pybeam.Fifo(3), Stats())
     results = list(engine.stream(SOURCES if arrivals is None else arrivals))
     return sorted(results, key=lambda result: result.index), engine.stats, workspace
@@ -73,6 +83,23 @@ def test_many_steps_are_the_steps_one_by_one(kind, name, counts, monkeypatch):
     alone, expected, _ = run(kind, name)
     assert essence(many) == essence(alone) and len(counts) == num_calls
     assert numbers(stats) == numbers(expected)
+
+
+@pytest.mark.parametrize("kind", ["m2m_100", "causal-gemma3"])
+def test_columns_follow_one_another(kind, counts, monkeypatch):
+    """Requests have filters of their own, prefixes, or neither."""
+    filters = [ITEMS.filter(deny=[0]), ITEMS.filter(allow=range(5)), None]
+    rules = [allowed_items(ITEMS, filters[i % 3]) for i in range(len(SOURCES))]
+    requests = [
+        pybeam.Request(source, prefix=[8, 9] * (i % 2), processors=[rules[i]])
+        for i, source in enumerate(SOURCES)
+    ]
+    many, stats, _ = run(kind, "items", requests)
+    assert max(counts) > 1
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    alone, expected, _ = run(kind, "items", requests)
+    assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
+    assert all(result.hypotheses[0].items for result in many)
 
 
 def test_experts_are_asked_for_every_step(counts):
@@ -247,9 +274,28 @@ def test_steps_that_raise_in_a_commit_fail_for_all(monkeypatch):
     assert int(tree.num_free_pages) == tree.num_total_pages
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda given: [*given], "expected StepColumns, but got list"),
+        (lambda given: given._replace(node=given.node[0]), "`node` must have 2 dimensions"),
+        (lambda given: given._replace(line=given.line[1:]), "`line` must be"),
+        (
+            lambda given: given._replace(rules=given.rules._replace(normalise=3)),
+            "`normalise` must be 0 to 2",
+        ),
+    ],
+)
+def test_wrong_columns_of_steps(wrong, message, monkeypatch):
+    columns = ProcessorChain.step_columns
+    monkeypatch.setattr(ProcessorChain, "step_columns", lambda *given: wrong(columns(*given)))
+    results, *_ = run("m2m_100", "items")
+    assert all(message in str(result.error) for result in results)
+
+
 def test_layers_must_be_a_program():
     state = Workspace(model_of("m2m_100"), ALGORITHMS["fixed"], backends.load("native")).state
     state.reserve(2, 4, 8)
     program = state.program
     with pytest.raises(TypeError, match="expected a LayerProgram, but got object"):
-        program.run(object(), (), None, 1, None)
+        program.run(object(), (), None, None, 1, None)

@@ -1,0 +1,125 @@
+// The columns of a catalogue in the steps of a program, and the choice among them.
+#pragma once
+
+#include <vector>
+
+#include "../params/catalogue.h"
+#include "../params/select.h"
+#include "../scratch.h"
+#include "catalogue.h"
+#include "check.h"
+
+namespace pybeam {
+
+// The columns of all steps of some slots, see `StepColumns` in Python.
+class StepColumns {
+  public:
+    // Filters are those of slots, and `node` is where nodes of token trees [slots, nodes] are.
+    StepColumns(TensorList arrays, const Tensor& line, const Tensor& node, int64_t eos_id,
+                bool eos_first, int64_t normalise) {
+        const CatalogueArguments own(arrays);
+        check_dim("node", node, 2);
+        walk_.tree = own.tree;
+        walk_.state = state<int32_t>("node", node, ScalarType::kInt32, node.sizes());
+        walk_.num_slots = node.size(0);
+        walk_.max_nodes = node.size(1);
+        line_ = state<const int32_t>("line", line, ScalarType::kInt32, {walk_.num_slots});
+        columns_.tree = own.tree;
+        columns_.words = own.filters;
+        columns_.num_filters = own.num_filters;
+        columns_.num_words = own.num_words;
+        columns_.dtype = DType::kFloat32;
+        columns_.eos_id = eos_id;
+        columns_.eos_first = eos_first;
+        columns_.normalise = normalise_of(normalise);
+    }
+
+    // Goes on to the nodes of these rows, whose trees and places are given, and their positions.
+    // Prefixes are those of slots, `stride` apart.
+    void walk(const CatalogueWalkParams& rows, const int32_t* position,
+              const int32_t* prefix_length, int64_t stride) {
+        const int64_t num_rows = rows.num_rows;
+        PYBEAM_CHECK_VALUE(rows.num_slots == walk_.num_slots && rows.max_nodes == walk_.max_nodes,
+                           "`node` must have a number for each node of ", rows.num_slots,
+                           " token trees");
+        int32_t *line = row_line_.room(num_rows), *num_generated = num_generated_.room(num_rows);
+        for (int64_t row = 0; row < num_rows; ++row) {
+            const int64_t slot = rows.row_slot[row];
+            PYBEAM_CHECK(slot >= 0 && slot < walk_.num_slots, "`slot` is out of range");
+            line[row] = line_[slot];
+            num_generated[row] = position[row] - prefix_length[slot * stride];
+        }
+        CatalogueWalkParams walk = rows;
+        walk.tree = walk_.tree;
+        walk.state = walk_.state;
+        walk.num_generated = num_generated;
+        walk.out = node_.room(num_rows);
+        launch_catalogue_walk(walk);
+        columns_.node = walk.out;
+        columns_.line = line;
+        columns_.num_rows = num_rows;
+        columns_.num_columns = most_edges(columns_.tree, walk.out, num_rows) + 1;
+        columns_.out = out_.room(num_rows * columns_.num_columns);
+    }
+
+    // What makes them of logits of the rows.
+    CatalogueColumnsParams* params() { return &columns_; }
+
+    ColumnTokens tokens() const {
+        return {columns_.tree,
+                columns_.node,
+                columns_.num_rows,
+                columns_.num_columns,
+                static_cast<int32_t>(columns_.eos_id),
+                columns_.eos_first};
+    }
+
+  private:
+    CatalogueWalkParams walk_{};
+    const int32_t* line_;  // per slot
+    CatalogueColumnsParams columns_{};
+    Scratch<int32_t> node_, row_line_, num_generated_;  // per row
+    Scratch<float> out_;
+};
+
+// `select` among columns in place of tokens.
+class ColumnSelect {
+  public:
+    // Survivors have the tokens of the columns among which launch(params) has selected.
+    template <class Launch>
+    void run(const ColumnTokens& columns, SelectParams& params, const Launch& launch) {
+        const int32_t* forced = params.forced;
+        params.eos = eos_of({columns.eos_column()});
+        int32_t* forced_column = forced_column_.room(params.num_beams);
+        for (int64_t a = 0; a < params.num_beams; ++a) {
+            forced_column[a] = forced[a] < 0 ? -1 : columns.other_column();
+        }
+        params.forced = forced_column;
+        launch(params);
+        name_tokens(columns, params, forced);
+    }
+
+  private:
+    void name_tokens(const ColumnTokens& columns, const SelectParams& params,
+                     const int32_t* forced) {
+        int64_t row = 0;
+        for (int64_t a = 0; a < params.num_beams; ++a) {
+            row_of_.clear();
+            for (int32_t entry = params.offset[a]; entry < params.offset[a + 1]; ++entry) {
+                const bool is_held = params.is_ended != nullptr && params.is_ended[entry];
+                row_of_.push_back(is_held ? -1 : row++);
+            }
+            for (int64_t i = a * params.capacity; i < (a + 1) * params.capacity; ++i) {
+                int32_t& token = params.token_out[i];
+                if (token < 0) continue;
+                token = forced[a] >= 0 ? forced[a]
+                                       : columns.token(row_of_[params.parent_out[i]], token);
+            }
+        }
+    }
+
+    Scratch<int32_t> forced_column_;
+    std::vector<int64_t> row_of_;  // of the entries of a beam
+};
+
+}  // namespace pybeam
