@@ -6,8 +6,8 @@ out of reach, and all its sources are equally long, so that both systems take as
 whole batch with the first of its sources that reaches the limit.
 
 Each system has several layouts. Marian has a worker of one thread for each of the threads, with batches of so
-many lines, and its greedy search skips the softmax. Its shortlists come from a lexical table of the training
-data (`lexicon.py`). The rows "best" compare the fastest layouts.
+many lines, and its greedy search skips the softmax. Shortlists come from a lexical table of the training
+data (`lexicon.py`); Marian takes the union of a batch. The rows "best" compare the fastest layouts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ WIDTHS = {"greedy": 1, "5": 5}
 # dtype here -> what Marian's converter calls its own; None: as it is
 GEMM = {"float32": None, "int8": "intgemm8"}
 # lines of a batch of Marian's, without shortlists and with: these grow with the batch
-BATCHES, SHORT_BATCHES = (16, 64), (16, 32)
-# targets of a source token on its shortlist
-BEST = 100
+BATCHES, SHORT_BATCHES = (16, 32), (8, 16)
+# sources that an engine of one thread decodes at once
+ENGINE_LINES = (64, 128)
+# targets of a source token on its shortlist; ids below this one are no words
+BEST, SPECIAL = 100, EOS + 2
 # of a worker of Marian's to begin with, as all systems stay in memory
 WORKSPACE_MB = 128
 
@@ -87,6 +89,12 @@ class Network:
         write_lexicon(path, lexical_table(pairs, len(data.vocabulary)), data.vocabulary, BEST)
         return path
 
+    @cached_property
+    def shortlist(self) -> pybeam.Shortlist:
+        return pybeam.Shortlist.from_lexical_table(
+            self.lexicon, self.folder, first=0, best=BEST, without=range(SPECIAL)
+        )
+
     def _model(self, dtype: str) -> pybeam.Model:
         return pybeam.load_model(self.folder, "cpu", dtype)
 
@@ -119,7 +127,7 @@ def _networks(setup: Setup) -> dict[str, Network]:
     def random() -> Corpus:
         rng = np.random.default_rng(1)
         shape = (setup.lines or RANDOM_LINES, LENGTH)
-        sources = rng.integers(EOS + 2, marian_networks.VOCAB, shape).tolist()
+        sources = rng.integers(SPECIAL, marian_networks.VOCAB, shape).tolist()
         return Corpus([[*source, EOS] for source in sources], [], corpus.processor())
 
     return {
@@ -139,20 +147,19 @@ def _networks(setup: Setup) -> dict[str, Network]:
 def _systems(
     network: Network, dtype: str, width: int, threads: int
 ) -> dict[str, Callable[[], Run]]:
+    """The layouts of all systems; Marian's without shortlists come first."""
     given = network, dtype, width
-    systems: dict[str, Callable[[], Run]] = {
-        f"Marian, batches of {n}": partial(Marian, *given, n) for n in BATCHES
-    }
-    if network.has_lexicon and dtype == "int8":
-        systems |= {
-            f"Marian with shortlists, batches of {n}": partial(Marian, *given, n, True)
-            for n in SHORT_BATCHES
-        }
-    return systems | {
-        "pybeam, 1 engine, Batch(64)": partial(Ours, *given, pybeam.Batch(64)),
-        f"pybeam, {threads} engines, Fifo(64)": partial(Ours, *given, pybeam.Fifo(64), True),
-        f"pybeam, {threads} engines, Fifo(32)": partial(Ours, *given, pybeam.Fifo(32), True),
-    }
+    systems: dict[str, Callable[[], Run]] = {}
+    for has_shortlists in (False, True) if network.has_lexicon and dtype == "int8" else (False,):
+        lists = " with shortlists" if has_shortlists else ""
+        theirs, ours = (partial(one, *given, has_shortlists) for one in (Marian, Ours))
+        for n in SHORT_BATCHES if has_shortlists else BATCHES:
+            systems[f"Marian{lists}, batches of {n}"] = partial(theirs, n)
+        systems[f"pybeam{lists}, 1 engine, Batch(64)"] = partial(ours, pybeam.Batch(64))
+        for n in ENGINE_LINES:
+            fifo = partial(ours, pybeam.Fifo(n), has_engines=True)
+            systems[f"pybeam{lists}, {threads} engines, Fifo({n})"] = fifo
+    return systems
 
 
 def _tasks(case: str, systems: Mapping[str, Callable[[], Run]]) -> list[Task]:
@@ -163,20 +170,20 @@ def _tasks(case: str, systems: Mapping[str, Callable[[], Run]]) -> list[Task]:
         kind, _, layout = task.system.partition(", ")
         kinds.setdefault(kind, {})[layout] = task.measure
     return tasks + [
-        Task(case, f"best of {kind}", partial(_best, own, next(iter(kinds.values()))), REPEATS)
-        for kind, own in kinds.items()
+        Task(case, f"best of {kind}", partial(_best, kind, kinds), REPEATS) for kind in kinds
     ]
 
 
-def _best(own: Mapping[str, Timed], first: Mapping[str, Timed]) -> dict:
-    """The fastest layout of a system beside that of the first one; {} where none has been measured."""
-    if (found := _fastest(own)) is None:
+def _best(kind: str, kinds: Mapping[str, Mapping[str, Timed]]) -> dict:
+    """The fastest layout of a system beside those of Marian; {} where none has been measured."""
+    if (found := _fastest(kinds[kind])) is None:
         return {}
     layout, timed = found
     row = {"layout": layout, "seconds": timed.seconds, "cpu_seconds": timed.cpu_seconds}
-    if (beside := _fastest(first)) is not None:
-        row["times the first"] = beside[1].seconds / timed.seconds
-    return row
+    beside = {name: _fastest(layouts) for name, layouts in kinds.items() if "Marian" in name}
+    return row | {
+        f"times {name}": best[1].seconds / timed.seconds for name, best in beside.items() if best
+    }
 
 
 def _fastest(layouts: Mapping[str, Timed]) -> tuple[str, Timed] | None:
@@ -192,16 +199,22 @@ class Ours:
         network: Network,
         dtype: str,
         width: int,
+        has_shortlists: bool,
         schedule: pybeam.Schedule,
         has_engines: bool = False,
     ) -> None:
+        rules = [pybeam.shortlist.allowed_translations(network.shortlist)] if has_shortlists else []
         # rounds up
         limit = pybeam.limits.SourceLimit(network.factor, 1 - 2**-20)
         search = (
-            pybeam.greedy(max_length=limit)
+            pybeam.greedy(max_length=limit, processors=rules)
             if width == 1
             else pybeam.shrinking_beam(
-                width, max_length=limit, scoring=translation.NORMALISED, ended_only=False
+                width,
+                max_length=limit,
+                scoring=translation.NORMALISED,
+                processors=rules,
+                ended_only=False,
             )
         )
         decoder = pybeam.Decoder(network.model(dtype), search, schedule)
@@ -224,7 +237,7 @@ class Marian:
     """Marian's own search, which is given pieces."""
 
     def __init__(
-        self, network: Network, dtype: str, width: int, n: int, has_shortlists: bool = False
+        self, network: Network, dtype: str, width: int, has_shortlists: bool, n: int
     ) -> None:
         import pymarian
 
@@ -239,8 +252,7 @@ class Marian:
         if width == 1:
             options.append("--skip-cost")
         if has_shortlists:
-            # the first ids are those of special tokens
-            options.append(f"--shortlist {network.lexicon} {EOS + 2} {BEST} 0")
+            options.append(f"--shortlist {network.lexicon} {SPECIAL} {BEST} 0")
         self._translator = pymarian.Translator(" ".join(options))
         self._words = self.data.vocabulary
         self._ids = {word: i for i, word in enumerate(self._words)}
