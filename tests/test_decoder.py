@@ -378,14 +378,14 @@ def test_only_a_catalogue_can_be_found_whole():
 
 
 def test_a_hypothesis_that_cannot_be_made_fails_its_request_alone(monkeypatch):
-    make = results._hypothesis
+    make = results._hypotheses
 
     def broken(source, found, wants_log_probs):
         if source.index == 1:
             raise KeyError("no such item")
         return make(source, found, wants_log_probs)
 
-    monkeypatch.setattr(results, "_hypothesis", broken)
+    monkeypatch.setattr(results, "_hypotheses", broken)
     first, second, third = decoder().decode([[1], [2], [3]], on_error="return")
     assert isinstance(second.error, KeyError) and not second.hypotheses
     assert first.hypotheses and third.hypotheses and first.error is third.error is None

@@ -92,8 +92,7 @@ class FinishedBatch(NamedTuple):
             best = [next(found) for _ in own]
             if results[i].error is None:
                 try:
-                    made = [_hypothesis(source, one, wants_log_probs) for one in best]
-                    results[i].hypotheses.extend(made)
+                    results[i].hypotheses.extend(_hypotheses(source, best, wants_log_probs))
                 except Exception as error:
                     results[i] = failed(results[i], error)
         if alignment or any(source.algorithm.scoring.coverage for source in self.sources):
@@ -153,19 +152,25 @@ def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> 
     return not report.num_finished[i] and report.depth[i] > len(source.prefix)
 
 
-def _hypothesis(source: Source, found: FinishedHypothesis, wants_log_probs: bool) -> Hypothesis:
-    algorithm, has_ended = source.algorithm, found.eos_id is not None
-    score, log_probs = found.score, found.log_probs
-    if log_probs is not None and not algorithm.prefix.is_scored:
-        log_probs = log_probs[len(source.prefix) :]
-    if log_probs is not None and algorithm.perturbs:
-        score = sum(log_probs)
-    return Hypothesis(
-        found.tokens,
-        score,
-        found.final_score,
-        has_ended,
-        log_probs if wants_log_probs else None,
-        eos_id=found.eos_id,
-        items=source.items(found.tokens),
-    )
+def _hypotheses(
+    source: Source, found: list[FinishedHypothesis], wants_log_probs: bool
+) -> list[Hypothesis]:
+    algorithm, made = source.algorithm, []
+    of_prefix = 0 if algorithm.prefix.is_scored else len(source.prefix)
+    for one, items in zip(found, source.items([one.tokens for one in found]), strict=True):
+        score, log_probs = one.score, one.log_probs
+        if log_probs is not None:
+            log_probs = log_probs[of_prefix:]
+            if algorithm.perturbs:
+                score = sum(log_probs)
+        hypothesis = Hypothesis(
+            one.tokens,
+            score,
+            one.final_score,
+            one.eos_id is not None,
+            log_probs if wants_log_probs else None,
+            eos_id=one.eos_id,
+            items=items,
+        )
+        made.append(hypothesis)
+    return made

@@ -62,14 +62,14 @@ class Source(NewBeam):
         """Whether the beginning of an output is an output, too."""
         return all(rule.allows_cuts for rule in self._rules)
 
-    def items(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        """`Hypothesis.items` of an output, the tokens of the prefix included."""
-        own = tokens[len(self.prefix) :]
+    def items(self, outputs: Sequence[Sequence[int]]) -> list[tuple[int, ...] | None]:
+        """`Hypothesis.items` of each output, whose tokens include those of the prefix."""
+        own = [tokens[len(self.prefix) :] for tokens in outputs]
+        found: list[tuple[int, ...] | None] = [None] * len(own)
         for rule in self._rules:
-            items = rule.items(own)
-            if items is not None:
-                return items
-        return None
+            pairs = zip(found, own, strict=True)
+            found = [rule.items(one) if items is None else items for items, one in pairs]
+        return found
 
     def has_all_items(self, result: Result) -> bool:
         """Whether the hypotheses of a result are all that the processors allow."""
