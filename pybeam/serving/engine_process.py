@@ -8,6 +8,7 @@ can be stuck while both write. The engine goes on with its steps until the answe
 from __future__ import annotations
 
 import pickle
+import select
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +53,7 @@ class Report(NamedTuple):
     load: LoadLevel | None = None
     wanted: int = 0
     waits: bool = False
-    end: BaseException | bool | None = None
+    end: Exception | bool | None = None
 
 
 class Answer(NamedTuple):
@@ -102,6 +103,8 @@ class SentArrivals(Arrivals):
         self, connection: Connection, schedule: Schedule, flags: Sequence[np.ndarray]
     ) -> None:
         self._connection, self._schedule = connection, schedule
+        self._poll = select.poll()
+        self._poll.register(connection.fileno(), select.POLLIN)
         self.has_news, self.must_leave = flags
         self.stats = Stats()
         self._arrived: deque[tuple[int, Request]] = deque()
@@ -132,7 +135,7 @@ class SentArrivals(Arrivals):
         self._load = load
         if not self._inside and not self._arrived:
             return {}  # `next` is asked now, and tells the rest
-        if self._has_asked and (self._items or self._connection.poll()):
+        if self._has_asked and (self._items or self._poll.poll(0)):
             self._hear()
         if not self._has_asked:
             self._tell(wanted=self._room(load))
@@ -155,7 +158,7 @@ class SentArrivals(Arrivals):
                 item = replace(item, error=portable(item.error))
         self._items.append(item)
 
-    def end(self, error: BaseException | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         """Say that the stream is over."""
         self._hear()
         self._tell(end=True if error is None else portable(error))
@@ -186,11 +189,11 @@ class SentArrivals(Arrivals):
             self._watches[index] = watch
 
 
-def portable(error: BaseException) -> BaseException:
+def portable(error: Exception) -> Exception:
     """Return the error, or one that says the same if another process could not read it."""
     try:
         pickle.loads(packed(error))
-    # whatever a class of another program does
+    # whatever the error's class does
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

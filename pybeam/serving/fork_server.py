@@ -19,8 +19,6 @@ from typing import NoReturn
 
 log = logging.getLogger("pybeam.serving")
 
-# signals that a terminal or a service manager sends to all processes; the first one decides what they mean
-SHARED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUMBER_BYTES = 4
 
 
@@ -107,7 +105,8 @@ class ForkServer:
     def _run(self, control: socket.socket) -> None:
         """Begin processes until the other side is closed. This is the life of the server."""
         signal.set_wakeup_fd(-1)
-        for number in SHARED_SIGNALS:
+        # a terminal or a service manager sends them to all processes; the first one decides what they mean
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _close_sockets(control.fileno())
         # to look for garbage in what all share would copy it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -61,18 +61,19 @@ class ForkedDecoder(Decoder):
         beginning = Beginning(options.log_probs, options.partials)
         questions = _Questions(arrivals)
         connection: Connection | None = None
-        report: Report | None = None
+        end: Exception | bool | None = None
         try:
-            while report is None or report.end is None:
+            while end is None:
                 try:
                     if connection is None:
                         connection = self._begin(beginning)
-                    report = receive(connection)
+                    report: Report = receive(connection)
                     vars(stats).update(vars(report.stats))
                     if items := questions.read(report):
                         self._num_losses = 0
                         yield items
-                    if report.end is None:
+                    end = report.end
+                    if end is None:
                         if refused := questions.ask(report):
                             yield refused
                         send(connection, questions.answer)
@@ -85,10 +86,10 @@ class ForkedDecoder(Decoder):
                         ) from error
                     connection = None
         finally:
-            if report is None or report.end is None:
+            if end is None:
                 self.release()
-        if isinstance(report.end, BaseException):
-            raise report.end
+        if isinstance(end, Exception):
+            raise end
 
     def _begin(self, beginning: Beginning) -> Connection:
         """Begin a stream in the process. Returns the connection to it."""
@@ -131,7 +132,9 @@ class _Questions:
 
         Returns what becomes of requests that cannot be sent.
         """
-        leaving = {} if report.load is None else self._arrivals.between_steps(report.load)
+        leaving: Mapping[int, Exception] = {}
+        if report.load is not None:
+            leaving = self._arrivals.between_steps(report.load)
         arrived, refused = self.answer.arrived, list[Result | Partial]()
         is_last = False
         while len(arrived) < report.wanted:
