@@ -54,6 +54,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "service": ("service", "service", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),
     "catalogue": ("catalogue", "catalogue", ()),
+    "shortlist": ("shortlist", "shortlist", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = (

@@ -36,6 +36,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "quality": SEARCH,
     "ray-overhead": (*SEARCH, "pybeam/ray", "pybeam/corpus"),
     "service": (*SEARCH, "pybeam/server", "pybeam/serving"),
+    "shortlist": (*SEARCH, "pybeam/shortlist"),
     "speech": (*SEARCH, "pybeam/speech"),
     "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
     "transcription": (*SEARCH, "pybeam/speech"),
