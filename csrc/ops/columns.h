@@ -14,15 +14,17 @@ namespace pybeam {
 // The columns of all steps of some slots, see `StepColumns` in Python.
 class StepColumns {
   public:
-    // Filters are those of slots, and `node` is where nodes of token trees [slots, nodes] are.
+    // Filters are those of slots, and `node` is where nodes of token trees [slots, nodes] are, or
+    // all rows of a slot [slots].
     StepColumns(TensorList arrays, const Tensor& line, const Tensor& node, int64_t eos_id,
                 bool eos_first, int64_t normalise) {
         const CatalogueArguments own(arrays);
-        check_dim("node", node, 2);
+        moves_ = node.dim() == 2;
+        if (!moves_) check_dim("node", node, 1);
         walk_.tree = own.tree;
         walk_.state = state<int32_t>("node", node, ScalarType::kInt32, node.sizes());
         walk_.num_slots = node.size(0);
-        walk_.max_nodes = node.size(1);
+        walk_.max_nodes = moves_ ? node.size(1) : 0;
         line_ = state<const int32_t>("line", line, ScalarType::kInt32, {walk_.num_slots});
         columns_.tree = own.tree;
         columns_.words = own.filters;
@@ -34,31 +36,34 @@ class StepColumns {
         columns_.normalise = normalise_of(normalise);
     }
 
-    // Goes on to the nodes of these rows, whose trees and places are given, and their positions.
+    // Finds the nodes of these rows, whose trees and places are given, and their positions.
     // Prefixes are those of slots, `stride` apart.
     void walk(const CatalogueWalkParams& rows, const int32_t* position,
               const int32_t* prefix_length, int64_t stride) {
         const int64_t num_rows = rows.num_rows;
-        PYBEAM_CHECK_VALUE(rows.num_slots == walk_.num_slots && rows.max_nodes == walk_.max_nodes,
-                           "`node` must have a number for each node of ", rows.num_slots,
-                           " token trees");
+        PYBEAM_CHECK_VALUE(
+            rows.num_slots == walk_.num_slots && (!moves_ || rows.max_nodes == walk_.max_nodes),
+            "`node` must have a number for each of ", rows.num_slots,
+            " token trees, or for each of their nodes");
         int32_t *line = row_line_.room(num_rows), *num_generated = num_generated_.room(num_rows);
+        int32_t* node = node_.room(num_rows);
         for (int64_t row = 0; row < num_rows; ++row) {
             const int64_t slot = rows.row_slot[row];
             PYBEAM_CHECK(slot >= 0 && slot < walk_.num_slots, "`slot` is out of range");
             line[row] = line_[slot];
+            if (!moves_) node[row] = walk_.state[slot];
             num_generated[row] = position[row] - prefix_length[slot * stride];
         }
         CatalogueWalkParams walk = rows;
         walk.tree = walk_.tree;
         walk.state = walk_.state;
         walk.num_generated = num_generated;
-        walk.out = node_.room(num_rows);
-        launch_catalogue_walk(walk);
-        columns_.node = walk.out;
+        walk.out = node;
+        if (moves_) launch_catalogue_walk(walk);
+        columns_.node = node;
         columns_.line = line;
         columns_.num_rows = num_rows;
-        columns_.num_columns = most_edges(columns_.tree, walk.out, num_rows) + 1;
+        columns_.num_columns = most_edges(columns_.tree, node, num_rows) + 1;
         columns_.out = out_.room(num_rows * columns_.num_columns);
     }
 
@@ -76,6 +81,7 @@ class StepColumns {
 
   private:
     CatalogueWalkParams walk_{};
+    bool moves_;           // else rows of a slot stay at its node
     const int32_t* line_;  // per slot
     CatalogueColumnsParams columns_{};
     Scratch<int32_t> node_, row_line_, num_generated_;  // per row

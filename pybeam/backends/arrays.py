@@ -309,5 +309,6 @@ class StepColumns(NamedTuple):
 
     arrays: CatalogueArrays
     line: Tensor  # [S] int32, the filter of each slot
-    node: Tensor  # [S, N] int32, where each node of the token trees is in the catalogue's tree
+    # [S, N] int32, where each node of the token trees is in the catalogue's tree, or [S], all nodes of a slot
+    node: Tensor
     rules: ColumnRules

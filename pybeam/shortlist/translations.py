@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError, flag, ids
 from pybeam.backends import Backend, load
-from pybeam.backends.arrays import CatalogueArrays
+from pybeam.backends.arrays import CatalogueArrays, StepColumns
 from pybeam.contracts import ColumnRules, Normalise
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -63,7 +63,9 @@ class AllowedTranslations(ColumnProcessor):
         if isinstance(content, tuple) and not (content and isinstance(content[0], Integral)):
             # members of an ensemble read the same ids
             content = content[0]
-        tokens = tuple(self.shortlist.tokens_of(ids("source", content)))
+        # a model has checked the ids of a tensor
+        source = content.tolist() if isinstance(content, Tensor) else ids("source", content)
+        tokens = tuple(self.shortlist.tokens_of(source))
         return dataclasses.replace(self, tokens=tokens, by_source=False)
 
     def can_narrow(self, eos_id: int) -> bool:
@@ -83,24 +85,23 @@ class AllowedTranslations(ColumnProcessor):
         `data` are the lists [S, L] of all slots, and the place [S] of the last token of each.
         """
         token, last = data
-        num_slots, width = token.shape
-        begin = torch.arange(num_slots, dtype=INT, device=token.device) * width
-        # the rest of a line, up to the next one, is the edges of a node where nobody is
-        first = torch.stack((begin, begin + last + 1), 1).view(-1)  # [2 * S]
-        words = -(-(token.numel() + 1) // WORD)
-        # nobody reads the rest of a line, but places without an edge are looked up
-        listed = token.view(-1).clamp(min=0)
-        arrays = CatalogueArrays(listed, first, token.new_full((1, 2 * words), -1))
-        rules = ColumnRules(
-            rows.eos_id,
-            eos_first=self.shortlist.is_behind(rows.eos_id),
-            # the host cannot read what a GPU knows
-            num_columns=width if logits.is_cuda else 0,
-            normalise=Normalise.COLUMNS,
-        )
+        arrays = _trees(token, last)
+        # the host cannot read what a GPU knows
+        rules = self._rules(rows.eos_id, token.shape[1] if logits.is_cuda else 0)
         node, line = 2 * rows.row_slot, torch.zeros_like(rows.row_slot)
         log_probs = backend.catalogue_columns(arrays, logits, node, line, rules)
         return Columns(log_probs, arrays, node, rules)
+
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int) -> StepColumns:
+        token, last = arrays
+        slot = torch.arange(len(last), dtype=INT)
+        rules = self._rules(eos_id, 0)
+        return StepColumns(_trees(token, last), torch.zeros_like(slot), 2 * slot, rules)
+
+    def _rules(self, eos_id: int, num_columns: int) -> ColumnRules:
+        return ColumnRules(
+            eos_id, self.shortlist.is_behind(eos_id), num_columns, normalise=Normalise.COLUMNS
+        )
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
         return None
@@ -108,6 +109,17 @@ class AllowedTranslations(ColumnProcessor):
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         columns = self.columns(load("reference"), logits, rows, data, are_logits=False)
         return columns.spread(logits, rows)
+
+
+def _trees(token: Tensor, last: Tensor) -> CatalogueArrays:
+    """Return the trees of lists [S, L], whose last tokens have these places [S]."""
+    num_slots, width = token.shape
+    begin = torch.arange(num_slots, dtype=INT, device=token.device) * width
+    # the rest of a line, up to the next one, is the edges of a node where nobody is
+    first = torch.stack((begin, begin + last + 1), 1).view(-1)  # [2 * S]
+    words = -(-(token.numel() + 1) // WORD)
+    # nobody reads the rest of a line, but places without an edge are looked up
+    return CatalogueArrays(token.view(-1).clamp(min=0), first, token.new_full((1, 2 * words), -1))
 
 
 def allowed_translations(shortlist: Shortlist) -> AllowedTranslations:

@@ -18,6 +18,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.transformer.model import TransformerSession
 from pybeam.processors.chain import ProcessorChain
+from pybeam.shortlist import allowed_translations
 from pybeam.state.step import Step
 from support.built_in_models import saved
 from support.laws import ALGORITHMS, CPU, CheckedEngine, essence
@@ -29,9 +30,14 @@ pytestmark = pytest.mark.skipif(
 ITEMS = pybeam.Catalogue.build(
     [[10 + i % 4, 15 + i % 3, *range(20, 20 + i % 3)] for i in range(24)]
 )
+# lists of several lengths
+SHORTLIST = pybeam.Shortlist({(i,): range(5 + i % 3, 8 + i) for i in range(3, 17)}, [30])
 SEARCHES = {
     **ALGORITHMS,
     "items": pybeam.fixed_beam(4, n_best=4, processors=(allowed_items(ITEMS),)),
+    "translations": pybeam.fixed_beam(
+        4, n_best=4, max_length=9, processors=(allowed_translations(SHORTLIST),)
+    ),
 }
 SOURCES = [[3 + (5 * i + 3 * j) % 14 for j in range(1 + i * 7 % 5)] for i in range(7)]
 
@@ -100,6 +106,21 @@ def test_columns_follow_one_another(kind, counts, monkeypatch):
     alone, expected, _ = run(kind, "items", requests)
     assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
     assert all(result.hypotheses[0].items for result in many)
+
+
+def test_lists_of_sources_follow_one_another(counts, monkeypatch):
+    """A target, which ends that, changes no bit of the others."""
+    requests = [pybeam.Request(source, prefix=[8, 9] * (i % 2)) for i, source in enumerate(SOURCES)]
+    many, stats, _ = run("m2m_100", "translations", requests)
+    assert max(counts) > 1
+    targeted, *_ = run("m2m_100", "translations", [*requests, pybeam.Request([3], target=[9])])
+    assert essence(targeted[:-1]) == essence(many)
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    alone, expected, _ = run("m2m_100", "translations", requests)
+    assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
+    for request, result in zip(requests, many, strict=True):
+        listed = {8, 9, *SHORTLIST.tokens_of(request.source)}
+        assert listed.issuperset(result.hypotheses[0].tokens)
 
 
 def test_experts_are_asked_for_every_step(counts):
@@ -278,7 +299,7 @@ def test_steps_that_raise_in_a_commit_fail_for_all(monkeypatch):
     ("wrong", "message"),
     [
         (lambda given: [*given], "expected StepColumns, but got list"),
-        (lambda given: given._replace(node=given.node[0]), "`node` must have 2 dimensions"),
+        (lambda given: given._replace(node=given.node[None]), "`node` must have 1 dimension"),
         (lambda given: given._replace(line=given.line[1:]), "`line` must be"),
         (
             lambda given: given._replace(rules=given.rules._replace(normalise=3)),
