@@ -46,7 +46,7 @@ def test_slices_of_select(dtype, monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     from support.select_code import select_launch
 
-    assert_in_order(aot.ptx(select_launch(dtype, 1), 90))
+    assert_in_order(aot.ptx(select_launch(dtype), 90))
 
 
 @pytest.mark.parametrize("dropped", ["bar.sync", "st.shared", "ld.global.cg", "acq_rel"])

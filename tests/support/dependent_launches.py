@@ -83,7 +83,7 @@ def _launches() -> list:
     commit = BeamRules((EOS,), int(Finishing.REFILL), False, 0, 0, True, True)
     return [
         launches.attention_launch(5, 64, torch.bfloat16, num_splits=4, has_new=True),
-        select_launch(torch.bfloat16, 5),
+        select_launch(torch.bfloat16),
         *own,
         *launches.plan_launches(PlanRules(True, 1, 99, 9), 5),
         *launches.read_launches(5, True),

@@ -16,13 +16,12 @@ BUDGET = {torch.float32: 31.0, torch.bfloat16: 15.6, torch.float16: 15.6}
 VOCAB_SIZE = 58101
 
 
-def select_launch(dtype: torch.dtype, num_rows: int, vocab_size: int = VOCAB_SIZE) -> aot.Launch:
-    """What `select` launches for one beam of these rows."""
+def select_launch(dtype: torch.dtype) -> aot.Launch:
+    """What `select` launches for one beam of one row."""
     from pybeam.triton_kernels.select import select
 
-    logits = torch.zeros(1, vocab_size, dtype=dtype).expand(num_rows, vocab_size)
-    score = torch.zeros(num_rows)
-    offset = torch.tensor([0, num_rows], dtype=torch.int32)
+    logits, score = torch.zeros(1, VOCAB_SIZE, dtype=dtype), torch.zeros(1)
+    offset = torch.tensor([0, 1], dtype=torch.int32)
     options = SelectOptions(capacity=10, eos_ids=(2,), finishing=Finishing.REFILL)
     (launch,) = aot.recorded(lambda: select(logits, score, offset, offset[:1], options))
     return launch

@@ -16,12 +16,10 @@ from pybeam.contracts import MASK_WIDTH, MAX_CANDIDATES_ON_GPU, SelectOptions, S
 from pybeam.triton_kernels.counters import counters
 from pybeam.triton_kernels.select.kernel import select_kernel
 from pybeam.triton_kernels.select.options import MAX_EOS, MORE_EOS, OPTIONAL, PLAIN
-from pybeam.triton_kernels.select.slice import DEPTH, LANES
+from pybeam.triton_kernels.select.slice import DEPTH, LANES, MAX_SLICES
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PACK_BYTES = 16
-# the most programs that read one row: one variant of the kernel for each
-MAX_SLICES = (8, 32)
 # four programs of 128 threads share a multiprocessor, which is enough loads in flight
 REGISTERS = 128
 # of a multiprocessor
@@ -103,7 +101,6 @@ def select(
         int(options.finishing),
         capacity,
         PACK=pack,
-        MAX_SLICES=next(most for most in MAX_SLICES if num_slices <= most),
         LIST=lists.size,
         CHUNK=lists.chunk,
         num_warps=lists.num_warps,
@@ -139,7 +136,7 @@ def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:
     """How many programs read a row, and how many tiles each of them reads."""
     # an unaligned row begins inside its first pack
     num_tiles = triton.cdiv(num_columns + pack - 1, pack * LANES.value * DEPTH.value)
-    most = min(MAX_SLICES[-1], max(1, PROGRAMS // max(1, num_rows)))
+    most = min(MAX_SLICES.value, max(1, PROGRAMS // max(1, num_rows)))
     slice_tiles = max(1, triton.cdiv(num_tiles, most))
     return triton.cdiv(num_tiles, slice_tiles), slice_tiles
 

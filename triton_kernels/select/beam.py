@@ -7,8 +7,8 @@ import triton.language as tl
 
 from pybeam.triton_kernels.select.keys import (
     EMPTY,
+    add_keys,
     index_of,
-    keep_largest,
     key_of,
     sort_keys,
     value_of,
@@ -28,6 +28,8 @@ from pybeam.triton_kernels.select.options import (
     num_eos,
 )
 from pybeam.triton_kernels.select.row import BLOCK
+
+HALF = tl.constexpr(1 << 16)
 
 
 class Ranked(NamedTuple):
@@ -106,8 +108,8 @@ def rank_candidates(inputs, ranked, beam, wanted, p_list, LIST: tl.constexpr, CH
     """Write the keys of the best `wanted` candidates of a beam in order; returns how many there are.
 
     The index of a key is LIST * parent + rank. There is room for LIST keys at `p_list`, and for as many
-    behind them, where they stand in order. CHUNK candidates are compared at once, the best LIST of the
-    earlier ones included.
+    behind them, where they stand in order. CHUNK candidates are compared at once, the best of the earlier
+    ones included; it is more than LIST.
     """
     # rank by rank: when no parent has a candidate that counts, neither have the ranks behind it
     num_candidates = beam.size * tl.maximum(beam.limit, 1)
@@ -117,20 +119,16 @@ def rank_candidates(inputs, ranked, beam, wanted, p_list, LIST: tl.constexpr, CH
     start = num_kept
     num_beaten = num_kept  # candidates in a row that did not count
     while (start < num_candidates) & (num_beaten < beam.size):
-        o_candidate = start + o_chunk - LIST
-        m_candidate = (o_chunk >= LIST) & (o_candidate < num_candidates)
+        o_candidate = start + o_chunk - num_kept
+        m_candidate = (o_chunk >= num_kept) & (o_candidate < num_candidates)
         b_rank = o_candidate // beam.size
         b_parent = o_candidate % beam.size
         found = candidates_of(inputs, ranked, beam, b_parent, b_rank, m_candidate)
         b_key = key_of(found.score, b_parent * LIST + b_rank)
-        num_beaten += CHUNK - LIST
-        if tl.max(b_key, 0) > bound:
-            b_kept = tl.load(
-                p_list + o_chunk, mask=o_chunk < num_kept, other=EMPTY, cache_modifier=".cg"
-            )
-            num_kept, bound = keep_largest(tl.maximum(b_key, b_kept), wanted, p_list)
-            num_beaten = num_kept * 0
-        start += CHUNK - LIST
+        start += CHUNK - num_kept
+        num_beaten += CHUNK - num_kept
+        num_kept, bound, has_larger = add_keys(b_key, num_kept, bound, wanted, p_list)
+        num_beaten = tl.where(has_larger, 0, num_beaten)
     sort_keys(p_list, num_kept, p_list + LIST, 0, LIST)
     return num_kept
 
@@ -183,13 +181,12 @@ def write_survivors(survivors, i_beam, found, m_finished, m_kept, capacity):
     line = i_beam.to(tl.int64) * capacity
     p_token, p_parent = survivors.token + line, survivors.parent + line
     p_score, p_log_prob = survivors.score + line, survivors.log_prob + line
-    num_finished = tl.sum(m_finished.to(tl.int32), 0)
-    count = num_finished + tl.sum(m_kept.to(tl.int32), 0)
-    b_place = tl.where(
-        m_finished,
-        tl.cumsum(m_finished.to(tl.int32), 0) - 1,
-        num_finished + tl.cumsum(m_kept.to(tl.int32), 0) - 1,
-    )
+    # both are counted in one number, finished ones in its upper half
+    b_one = m_finished.to(tl.int32) * HALF + m_kept.to(tl.int32)
+    b_number, total = tl.cumsum(b_one, 0), tl.sum(b_one, 0)
+    num_finished = total // HALF
+    count = num_finished + total % HALF
+    b_place = tl.where(m_finished, b_number // HALF, num_finished + b_number % HALF) - 1
     m_written = (m_finished | m_kept) & (b_place < capacity)
     tl.store(p_token + b_place, found.token, mask=m_written)
     tl.store(p_parent + b_place, found.parent, mask=m_written)

@@ -74,7 +74,6 @@ def select_kernel(
     finishing,
     capacity,
     PACK: tl.constexpr,
-    MAX_SLICES: tl.constexpr,
     LIST: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -103,8 +102,6 @@ def select_kernel(
     row_words = (num_slices * LANES + 2 * LIST).to(tl.int64)
     p_key = p_scratch + i_row * row_words
     p_list = p_key + num_slices * LANES
-    p_beam_list = p_scratch + num_rows * row_words
-    p_row_of = p_beam_list + num_beams.to(tl.int64) * (2 * LIST)
     # stats: (peak, log of sum) of every row, then (peak, sum) of every slice
     p_stat = p_stats + 2 * (num_rows + i_row.to(tl.int64) * num_slices)
 
@@ -117,7 +114,7 @@ def select_kernel(
         row = Row(p_logits + start // PACK * PACK, shift, num_columns, num_tiles)
         read_slice(row, i_slice, p_key + i_slice * LANES, p_stat + 2 * i_slice, PACK)
         if arrives_last(p_counters + i_row, num_slices):
-            peak, log_sum = merge_slices(p_stat, num_slices, MAX_SLICES)
+            peak, log_sum = merge_slices(p_stat, num_slices)
             # a log-sum of NaN says that there is a NaN in the row
             is_plain = ((given & PLAIN) > 0) & (log_sum == log_sum)
             tl.store(p_stats + 2 * i_row, tl.where(is_plain, 0.0, peak))
@@ -143,14 +140,12 @@ def select_kernel(
                         num_banned,
                         inputs.eos,
                         PACK,
-                        MAX_SLICES * LANES,
                         LIST,
                         CHUNK,
                     )
                 begin = tl.load(p_offset + i_beam)
                 end = tl.load(p_offset + i_beam + 1)
-                num_before = count_live(p_is_ended, begin, entry, has_ended)
-                num_live = count_live(p_is_ended, begin, end, has_ended)
+                num_before, num_live = count_live(p_is_ended, begin, entry, end, has_ended)
                 if arrives_last(p_counters + num_rows + i_beam, num_live):
                     beam = i_beam
                     first_row = i_row - num_before
@@ -158,10 +153,13 @@ def select_kernel(
         i_beam = i_program - num_rows * num_slices
         begin = tl.load(p_offset + i_beam)
         end = tl.load(p_offset + i_beam + 1)
-        if count_live(p_is_ended, begin, end, has_ended) == 0:
+        _, num_live = count_live(p_is_ended, begin, end, end, has_ended)
+        if num_live == 0:
             beam = i_beam
 
     if beam >= 0:
+        p_beam_list = p_scratch + num_rows * row_words
+        p_row_of = p_beam_list + num_beams.to(tl.int64) * (2 * LIST)
         size = num_beams.to(tl.int64) * capacity
         ranked = Ranked(p_row_of, p_stats, p_scratch + num_slices * LANES + LIST, row_words)
         survivors = Survivors(

@@ -97,6 +97,21 @@ def keep_largest(b_key, n, p_kept):
 
 
 @triton.jit
+def add_keys(b_key, num_kept, bound, n, p_kept):
+    """Keep the n largest keys of a block, and of those that are kept already.
+
+    The block is empty in so many places, its first ones. Returns how many are kept, the new bound of
+    `keep_largest`, and whether the block had a key above the old one.
+    """
+    has_larger = tl.max(b_key, 0) > bound
+    if has_larger:
+        o_key = tl.arange(0, b_key.shape[0])
+        b_kept = tl.load(p_kept + o_key, mask=o_key < num_kept, other=EMPTY, cache_modifier=".cg")
+        num_kept, bound = keep_largest(tl.maximum(b_key, b_kept), n, p_kept)
+    return num_kept, bound, has_larger
+
+
+@triton.jit
 def sort_keys(p_key, num_keys, p_sorted, capacity, SIZE: tl.constexpr):
     """Write at most SIZE keys in order, by counting those that come before; pad up to `capacity`."""
     STEP: tl.constexpr = SORT_STEP if SIZE <= FEW_KEYS else SORT_STEP // 4

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.select.keys import EMPTY, LAST, index_of, keep_largest, key_of, sort_keys
+from pybeam.triton_kernels.select.keys import EMPTY, LAST, add_keys, index_of, key_of, sort_keys
 from pybeam.triton_kernels.select.options import ends
 from pybeam.triton_kernels.select.slice import DEPTH, LANES
 
@@ -44,15 +44,16 @@ def beam_of(p_offset, entry, num_beams):
 
 
 @triton.jit
-def count_live(p_is_ended, begin, end, has_ended):
-    """Count the entries from begin to end that have not ended."""
-    num_live = end - begin
+def count_live(p_is_ended, begin, entry, end, has_ended):
+    """Count the entries that have not ended: from begin to an entry, and from begin to end."""
+    num_before, num_live = entry - begin, end - begin
     if has_ended:
         for start in range(begin, end, BLOCK):
             o_entry = start + tl.arange(0, BLOCK)
             b_ended = tl.load(p_is_ended + o_entry, mask=o_entry < end, other=0).to(tl.int32)
+            num_before -= tl.sum(tl.where(o_entry < entry, b_ended, 0), 0)
             num_live -= tl.sum(b_ended, 0)
-    return num_live
+    return num_before, num_live
 
 
 @triton.jit
@@ -65,7 +66,6 @@ def rank_tokens(
     num_banned,
     eos,
     PACK: tl.constexpr,
-    MAX_GROUPS: tl.constexpr,
     LIST: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -74,31 +74,38 @@ def rank_tokens(
     They stand behind LIST keys at `p_list`. LIST and CHUNK are those of `rank_candidates`.
     """
     p_ranked = p_list + LIST
-    o_group = tl.arange(0, MAX_GROUPS)
-    b_delegate = tl.load(
-        p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"
-    )
-    # more than the limit, because banned tokens may be among the best
-    num_best, _ = keep_largest(b_delegate, limit + num_banned, p_ranked)
-    num_logits = num_best * (row.num_tiles * DEPTH) * PACK
     o_chunk = tl.arange(0, CHUNK)
-    num_kept = num_best * 0
-    bound = num_kept.to(tl.int64) + EMPTY
-    for start in range(0, num_logits, CHUNK - LIST):
-        o_logit = start + o_chunk - LIST
-        m_logit = (o_chunk >= LIST) & (o_logit < num_logits)
-        b_token = token_of(row, p_ranked, o_logit, m_logit, PACK)
-        m_banned = (num_banned > 0) & ends(b_token, eos)
-        m_logit = m_logit & (b_token >= 0) & (b_token < row.num_columns) & ~m_banned
-        p_logit = row.pack0 + row.shift + b_token
-        b_logit = tl.load(p_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
-        b_key = key_of(b_logit, b_token)
-        if tl.max(b_key, 0) > bound:
-            b_kept = tl.load(
-                p_list + o_chunk, mask=o_chunk < num_kept, other=EMPTY, cache_modifier=".cg"
-            )
-            num_kept, bound = keep_largest(tl.maximum(b_key, b_kept), limit, p_list)
-    sort_keys(p_list, num_kept, p_ranked, limit, LIST)
+    # more groups than the limit, because banned tokens may be among the best
+    num_keys, wanted = num_groups, limit + num_banned
+    num_kept = num_groups * 0
+    # the best groups, then their best logits; one loop for both, because finding the largest keys is long
+    for has_groups in range(2):
+        p_kept = p_list + tl.where(has_groups > 0, 0, LIST)
+        num_kept = num_groups * 0
+        bound = num_kept.to(tl.int64) + EMPTY
+        start = num_kept
+        while start < num_keys:
+            o_key = start + o_chunk - num_kept
+            m_key = (o_chunk >= num_kept) & (o_key < num_keys)
+            if has_groups > 0:
+                b_key = logit_keys(row, p_ranked, o_key, m_key, num_banned, eos, PACK)
+            else:
+                b_key = tl.load(p_key + o_key, mask=m_key, other=EMPTY, cache_modifier=".cg")
+            start += CHUNK - num_kept
+            num_kept, bound, _ = add_keys(b_key, num_kept, bound, wanted, p_kept)
+        num_keys = num_kept * (row.num_tiles * DEPTH) * PACK
+        wanted -= tl.where(has_groups > 0, 0, num_banned)
+    sort_keys(p_list, num_kept, p_ranked, wanted, LIST)
+
+
+@triton.jit
+def logit_keys(row, p_group, o_logit, m_logit, num_banned, eos, PACK: tl.constexpr):
+    """Return the keys of these logits of the groups in a list."""
+    b_token = token_of(row, p_group, o_logit, m_logit, PACK)
+    m_banned = (num_banned > 0) & ends(b_token, eos)
+    m_logit = m_logit & (b_token >= 0) & (b_token < row.num_columns) & ~m_banned
+    p_logit = row.pack0 + row.shift + b_token
+    return key_of(tl.load(p_logit, mask=m_logit, other=-float("inf")).to(tl.float32), b_token)
 
 
 @triton.jit

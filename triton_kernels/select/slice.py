@@ -16,6 +16,7 @@ from pybeam.triton_kernels.select.keys import LAST, key_of
 
 LANES = tl.constexpr(128)
 DEPTH = tl.constexpr(4)  # packs of one lane in one tile
+MAX_SLICES = tl.constexpr(32)  # the most programs that read one row
 
 
 class Row(NamedTuple):
@@ -85,7 +86,7 @@ def read_slice(row, i_slice, p_key, p_stat, PACK: tl.constexpr):
 
 
 @triton.jit
-def merge_slices(p_stat, num_slices, MAX_SLICES: tl.constexpr):
+def merge_slices(p_stat, num_slices):
     """Return peak and log of the sum of exp of a row, in an order that does not depend on timing."""
     o_slice = tl.arange(0, MAX_SLICES)
     m_slice = o_slice < num_slices
