@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "quality": ("quality", "quality", ()),
     "pipelines": ("pipelines", "pipelines", ()),
     "marian": ("marian", "marian", ()),
+    "llama": ("llama", "llama", ()),
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
     "causal": ("causal", "causal", ()),

@@ -92,7 +92,7 @@ class Causal:
         return transformers.Qwen3ForCausalLM(config).eval()
 
     @cached_property
-    def _directory(self) -> Path:
+    def directory(self) -> Path:
         directory = self._setup.folder / "causal"
         self._network.save_pretrained(directory)
         return directory
@@ -101,11 +101,14 @@ class Causal:
         batch = padded([torch.tensor(prompt) for prompt in prompts], left=True)
         return generating(self._network, batch, width, num_new, skips=batch["input_ids"].shape[1])
 
-    def decoding(self, dtype: str, prompts: list[list[int]], width: int, num_new: int) -> Run:
-        model = pybeam.load_model(self._directory, device="cpu", dtype=dtype)
+    def loaded(self, dtype: str) -> pybeam.Model:
+        model = pybeam.load_model(self.directory, device="cpu", dtype=dtype)
         # what one turn has read must not be there in the next
         model.prefix_cache_bytes = 0
-        return decoding(model, prompts, width, num_new)
+        return model
+
+    def decoding(self, dtype: str, prompts: list[list[int]], width: int, num_new: int) -> Run:
+        return decoding(self.loaded(dtype), prompts, width, num_new)
 
     def generating_ctranslate2(
         self, dtype: str, prompts: list[list[int]], width: int, num_new: int
@@ -141,7 +144,7 @@ class Causal:
         from ctranslate2.converters.transformers import Qwen3Loader
 
         # the loader takes the layers out of the network
-        network = transformers.Qwen3ForCausalLM.from_pretrained(self._directory)
+        network = transformers.Qwen3ForCausalLM.from_pretrained(self.directory)
         with torch.no_grad():
             spec = Qwen3Loader().get_model_spec(network)
         spec.register_vocabulary([f"<{i}>" for i in range(self.vocab_size)])

@@ -24,6 +24,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "kernels": (*SEARCH, "triton_kernels"),
     "launches": (*SEARCH, "triton_kernels"),
     "linear": ("csrc/cpu/*linear*", "csrc/cpu/pairs*", "csrc/cpu/tiles*", "csrc/cpu/bytes*"),
+    "llama": SEARCH,
     "loading": ("csrc/cpu/panels.cpp", "pybeam/backends/packing.py", "pybeam/models"),
     "makespan": ("pybeam/ray", "pybeam/corpus"),
     "marian": SEARCH,
