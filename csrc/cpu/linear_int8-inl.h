@@ -63,25 +63,25 @@ struct Int8Inputs {
     Int8Inputs from(int64_t row) const { return {rows.from(row), column_scale, depth, next}; }
 };
 
-// Adds the products of a group of four of kRows rows, for kSumsVecs * kWidth columns.
-template <int kRows>
-__attribute__((always_inline)) inline void add_group(Sums (&acc)[kRows][kSumsVecs],
-                                                     const ByteVec (&weight)[kSumsVecs],
+// Adds the products of a group of four of kRows rows, for kVecs * kWidth columns.
+template <int kRows, int kVecs>
+__attribute__((always_inline)) inline void add_group(Sums (&acc)[kRows][kVecs],
+                                                     const ByteVec (&weight)[kVecs],
                                                      const Input* const (&row)[kRows],
                                                      int64_t group) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) {
+        for (int c = 0; c < kVecs; ++c) {
             acc[r][c] = add_products(acc[r][c], weight[c], row[r] + 4 * group);
         }
     }
 }
 
-// Fetches one share of as many bytes as kSumsVecs * kWidth columns take.
-template <class W, int kShares>
+// Fetches one share of as many bytes as kVecs * kWidth columns take.
+template <class W, int kVecs, int kShares>
 inline void fetch_share(const char* next, int64_t step) {
-    constexpr int kBytes = kShares == 0 ? 0 : sizeof(W) * kSumsVecs * kWidth / kShares;
+    constexpr int kBytes = kShares == 0 ? 0 : sizeof(W) * kVecs * kWidth / kShares;
     for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(next + step * kBytes + i, 0, 2);
 }
 
@@ -107,8 +107,8 @@ inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, int64_t 
         for (int c = 0; c < kSumsVecs; ++c) {
             weight[c] = load_bytes(panel[k * kPanel + column + c * kWidth].byte);
         }
-        add_group<kRows>(acc, weight, row, k);
-        fetch_share<Bytes, kShares>(x.next, k);
+        add_group<kRows, kSumsVecs>(acc, weight, row, k);
+        fetch_share<Bytes, kSumsVecs, kShares>(x.next, k);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -128,65 +128,71 @@ struct Int4Block {
 };
 static_assert(sizeof(Int4Block) == kPanel * sizeof(Int4Group) && sizeof(Int4Group) == kGroupBytes);
 
-// The same with int4 weights; first(row, group) are the sums of a group before.
-template <int kRows, int kShares, class First>
-inline void multiply_pass(const Int8Inputs& inputs, const Int4Group* panel, int64_t column,
-                          const First& first, const Results& to) {
+// Whether kRows rows have too many sums of int4 for the registers: of a group, and of all before.
+// They take half as many columns at a time then.
+template <int kRows>
+constexpr bool kHasManySums = 2 * kRows > kSumsRows;
+
+// Adds to the sums total [kRows, kPanel] those of the groups `begin .. end`, in kVecs * kWidth
+// columns, first(row, group) before each.
+template <int kRows, int kVecs, int kShares, class First>
+inline void add_groups(const Int8Inputs& inputs, const Int4Block* panel, int64_t begin, int64_t end,
+                       int64_t column, const First& first, float* total) {
     const Int8Inputs x = inputs;
-    const Results results = to;
-    const auto* block = reinterpret_cast<const Int4Block*>(panel);
-    Vec total[kRows][kSumsVecs];
+    Vec sums[kRows][kVecs];
     const Input* row[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
         row[r] = reinterpret_cast<const Input*>(x.rows.values + r * x.rows.stride);
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) total[r][c] = broadcast(0.0f);
+        for (int c = 0; c < kVecs; ++c) {
+            sums[r][c] = load(total + r * kPanel + column + c * kWidth);
+        }
     }
-    for (int64_t g = 0; g < x.depth; ++g, ++block) {
-        Sums acc[kRows][kSumsVecs];
+    for (int64_t g = begin; g < end; ++g) {
+        const Int4Block& block = panel[g];
+        Sums acc[kRows][kVecs];
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-            for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, g);
+            for (int c = 0; c < kVecs; ++c) acc[r][c] = first(r, g);
         }
         for (int64_t k = 0; k < kGroup / 8; ++k) {
-            const Bytes* pair = block->pair[k] + column;
+            const Bytes* pair = block.pair[k] + column;
             const int64_t group = g * (kGroup / 4) + 2 * k;
-            ByteVec weight[kSumsVecs];
+            ByteVec weight[kVecs];
 #pragma GCC unroll 8
-            for (int c = 0; c < kSumsVecs; ++c)
-                weight[c] = load_halves<false>(pair[c * kWidth].byte);
-            add_group<kRows>(acc, weight, row, group);
+            for (int c = 0; c < kVecs; ++c) weight[c] = load_halves<false>(pair[c * kWidth].byte);
+            add_group<kRows, kVecs>(acc, weight, row, group);
 #pragma GCC unroll 8
-            for (int c = 0; c < kSumsVecs; ++c)
-                weight[c] = load_halves<true>(pair[c * kWidth].byte);
-            add_group<kRows>(acc, weight, row, group + 1);
+            for (int c = 0; c < kVecs; ++c) weight[c] = load_halves<true>(pair[c * kWidth].byte);
+            add_group<kRows, kVecs>(acc, weight, row, group + 1);
         }
-        fetch_share<Int4Group, kShares>(x.next, g);
+        fetch_share<Int4Group, kVecs, kShares>(x.next, g - begin);
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) {
+        for (int c = 0; c < kVecs; ++c) {
             // weights were taken 16 times
-            const Vec scale = mul(load(block->scale + column + c * kWidth), broadcast(0x1p-4f));
+            const Vec scale = mul(load(block.scale + column + c * kWidth), broadcast(0x1p-4f));
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {
-                total[r][c] = add(total[r][c], mul(to_floats(acc[r][c]), scale));
+                sums[r][c] = add(sums[r][c], mul(to_floats(acc[r][c]), scale));
             }
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-        const Vec scale = broadcast(x.rows.scale[r]);
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) results.put(r, c * kWidth, mul(total[r][c], scale));
+        for (int c = 0; c < kVecs; ++c) {
+            store(total + r * kPanel + column + c * kWidth, sums[r][c]);
+        }
     }
 }
 
 // The same for all columns of a panel and one of the blocks of rows.
-template <int kRows, class W, class SumsBefore>
-inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const W* panel, int64_t row,
-                           int64_t block, int64_t num_blocks, PanelResults& results) {
-    const auto bytes = static_cast<int64_t>(x.depth * kPanel * sizeof(W));
+template <int kRows, class SumsBefore>
+inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
+                           int64_t row, int64_t block, int64_t num_blocks, PanelResults& results) {
+    const auto bytes = static_cast<int64_t>(x.depth * kPanel * sizeof *panel);
     with_shares(block, x.next == nullptr ? 1 : num_blocks, [&](auto shares) {
         constexpr int kShares = shares();
         for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
@@ -197,6 +203,47 @@ inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const W*
                 results.of(row).from(c));
         }
     });
+}
+
+// The same with int4 weights; sums(row, group) come before.
+template <int kRows, class SumsBefore>
+inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const Int4Group* panel,
+                           int64_t row, int64_t block, int64_t num_blocks, PanelResults& results) {
+    constexpr int kVecs = kHasManySums<kRows> ? kSumsVecs / 2 : kSumsVecs;
+    // groups whose weights stay in the cache while half of the columns after the other is
+    // multiplied
+    constexpr int64_t kNear = 8;
+    const auto* const weight = reinterpret_cast<const Int4Block*>(panel);
+    alignas(64) float total[kRows * kPanel] = {};
+    const auto first = [&](int r, int64_t group) { return sums(row + r, group); };
+    const auto add = [&](int64_t begin, int64_t end, const char* next, auto shares) {
+        constexpr int kShares = shares();
+        const auto bytes = static_cast<int64_t>((end - begin) * sizeof *weight);
+        for (int64_t c = 0; c < kPanel; c += kVecs * kWidth) {
+            Int8Inputs own = x.from(row);
+            if constexpr (kShares > 0)
+                own.next = next + (block * bytes + c * bytes / kPanel) / kShares;
+            add_groups<kRows, kVecs, kShares>(own, weight, begin, end, c, first, total);
+        }
+    };
+    if (kHasManySums<kRows> && num_blocks == 1) {
+        for (int64_t begin = 0; begin < x.depth; begin += kNear) {
+            const int64_t end = begin + kNear < x.depth ? begin + kNear : x.depth;
+            // it does not read memory in its order
+            const char* next = reinterpret_cast<const char*>(weight + end);
+            add(begin, end, next, std::integral_constant<int, kHasManySums<kRows>>());
+        }
+    } else {
+        with_shares(block, x.next == nullptr ? 1 : num_blocks,
+                    [&](auto shares) { add(0, x.depth, x.next, shares); });
+    }
+    const Results to = results.of(row);
+    for (int r = 0; r < kRows; ++r) {
+        const Vec scale = broadcast(x.rows.scale[row + r]);
+        for (int64_t c = 0; c < kPanel; c += kWidth) {
+            to.put(r, c, mul(load(total + r * kPanel + c), scale));
+        }
+    }
 }
 
 // The same for the rows `first .. last`; sums(row, column), or sums(row, group), come before.
