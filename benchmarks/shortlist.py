@@ -1,9 +1,9 @@
 """The example translator with lexical shortlists: seconds, BLEU, and how long the lists are.
 
 The lexical table is made of the example's training pairs (`lexicon.py`). The 100 most frequent target tokens
-are always allowed. "listed" is the mean number of tokens that a source may have,
-"in a batch" that of the union of 64 lists, which Marian and CTranslate2 would use, and "covered" the share of
-the references' tokens that are in the lists of their sources.
+are always allowed. "listed" is the mean number of tokens that a source may have, "in a batch" that of the
+union of 64 lists, which Marian and CTranslate2 would use, and "covered" the share of the references' tokens
+that are in the lists of their sources.
 """
 
 from __future__ import annotations

@@ -131,7 +131,8 @@ def allowed_translations(shortlist: Shortlist) -> AllowedTranslations:
     has a list of its own, whatever else is in its batch; Marian and CTranslate2 take the union of a batch.
 
     Stage "log_probs". Per request: the shortlist. As the last processor, where EOS is less than all ids of
-    the lists or greater, a step looks at the columns of the lists alone.
+    the lists or greater, a step selects among the columns of the lists. A model still computes all columns,
+    so a list changes outputs and saves next to no time.
 
     Args:
         shortlist: a `pybeam.Shortlist`.

@@ -75,6 +75,23 @@ def test_translations_are_the_same(translators, name):
     same(*both(translators, "translate_batch", SOURCES, PREFIXES, return_scores=True, **options))
 
 
+def test_a_vocabulary_map_leaves_its_tokens(tmp_path):
+    """Those of all sources of a batch, and of all prefixes."""
+    convert(tiny_translator("m2m_100-even"), tmp_path)
+    rules = [
+        f"t{i}\t" + " ".join(f"t{5 + (7 * i + k) % 35}" for k in range(4)) for i in range(5, 31)
+    ]
+    (tmp_path / "vmap.txt").write_text(
+        "\n".join([*rules, "t5 t6\tt22 t23", "\tt8"]) + "\n", "utf-8"
+    )
+    pair = ours.Translator(str(tmp_path)), theirs.Translator(str(tmp_path), compute_type="float32")
+    options = dict(use_vmap=True, return_scores=True, num_hypotheses=2, **LENGTHS)
+    for prefixes in (None, PREFIXES):
+        mine, their = both(pair, "translate_batch", SOURCES, prefixes, **options)
+        same(mine, their)
+    assert mine != pair[0].translate_batch(SOURCES, PREFIXES, return_scores=True, **LENGTHS)
+
+
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_attention_and_logits_are_the_same(translators, beam_size):
     lengths = dict(max_decoding_length=12, min_decoding_length=0)
