@@ -7,13 +7,14 @@ can be stuck while both write. The engine goes on with its steps until the answe
 
 from __future__ import annotations
 
+import io
 import pickle
 import select
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from pybeam.engine.arrivals import Arrivals, Phase, Watch
 from pybeam.engine.schedule import LoadLevel, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
+from pybeam.search.algorithms import Algorithm
 
 
 class Beginning(NamedTuple):
@@ -85,12 +87,53 @@ def receive(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
+def in_both(algorithm: Algorithm) -> list[Any]:
+    """Return what both processes have of an algorithm: the fields of its processors, such as a catalogue."""
+    own = [one for one in algorithm.processors if is_dataclass(one)]
+    return [getattr(one, field.name) for one in own for field in fields(one)]
+
+
+class RequestPickler(pickle.Pickler):
+    """Writes requests: what both processes have as its place there, so that it is the same object again."""
+
+    def __init__(self, file: io.BytesIO, known: Sequence[Any]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._places = {id(one): place for place, one in enumerate(known)}
+
+    def persistent_id(self, one: Any) -> int | None:
+        return self._places.get(id(one))
+
+
+class RequestUnpickler(pickle.Unpickler):
+    """Reads what `RequestPickler` has written."""
+
+    def __init__(self, file: io.BytesIO, known: Sequence[Any]) -> None:
+        super().__init__(file)
+        self._known = known
+
+    def persistent_load(self, place: int) -> Any:
+        return self._known[place]
+
+
+def packed_request(request: Request, known: Sequence[Any]) -> bytes:
+    """Return a request as bytes; `known` is of `in_both`.
+
+    Raises what its classes raise if they do not pickle.
+    """
+    if not request.processors:
+        return packed(request)
+    file = io.BytesIO()
+    RequestPickler(file, known).dump(request)
+    return file.getvalue()
+
+
 class SentArrivals(Arrivals):
     """The requests that another process sends.
 
     Args:
         connection: to the other process.
         schedule: says how much room there is.
+        known: what both processes have, of `in_both`.
         flags: `has_news` and `must_leave`, in memory that both processes share.
 
     Attributes:
@@ -100,9 +143,13 @@ class SentArrivals(Arrivals):
     keeps_order = True
 
     def __init__(
-        self, connection: Connection, schedule: Schedule, flags: Sequence[np.ndarray]
+        self,
+        connection: Connection,
+        schedule: Schedule,
+        known: Sequence[Any],
+        flags: Sequence[np.ndarray],
     ) -> None:
-        self._connection, self._schedule = connection, schedule
+        self._connection, self._schedule, self._known = connection, schedule, known
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
         self.has_news, self.must_leave = flags
@@ -185,7 +232,8 @@ class SentArrivals(Arrivals):
         self._has_asked, self._is_over = False, answer.is_last
         self._leaving.update(answer.leaving)
         for index, request, watch in answer.arrived:
-            self._arrived.append((index, pickle.loads(request)))
+            read = RequestUnpickler(io.BytesIO(request), self._known).load()
+            self._arrived.append((index, read))
             self._watches[index] = watch
 
 
@@ -206,10 +254,11 @@ def serve_streams(decoder: Decoder, flags: Sequence[np.ndarray], connection: Con
         decoder: of this process alone.
         flags, connection: see `SentArrivals`.
     """
+    known = in_both(decoder.algorithm)
     with suppress(EOFError, OSError):
         while True:
             beginning: Beginning = receive(connection)
-            arrivals = SentArrivals(connection, decoder.schedule, flags)
+            arrivals = SentArrivals(connection, decoder.schedule, known, flags)
             try:
                 stream = decoder._start(arrivals, **beginning._asdict())
                 arrivals.stats = decoder.stats

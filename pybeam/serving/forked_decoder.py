@@ -15,7 +15,15 @@ from pybeam.engine.arrivals import Arrivals, IterableArrivals
 from pybeam.engine.engine import StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
-from pybeam.serving.engine_process import Answer, Beginning, Report, packed, receive, send
+from pybeam.serving.engine_process import (
+    Answer,
+    Beginning,
+    Report,
+    in_both,
+    packed_request,
+    receive,
+    send,
+)
 from pybeam.serving.errors import EngineCrashed
 from pybeam.serving.fork_server import ForkServer
 
@@ -59,7 +67,7 @@ class ForkedDecoder(Decoder):
     ) -> Generator[list[Result | Partial]]:
         arrivals = requests if isinstance(requests, Arrivals) else IterableArrivals(requests)
         beginning = Beginning(options.log_probs, options.partials)
-        questions = _Questions(arrivals)
+        questions = _Questions(arrivals, in_both(self.algorithm))
         connection: Connection | None = None
         end: Exception | bool | None = None
         try:
@@ -109,13 +117,17 @@ class ForkedDecoder(Decoder):
 class _Questions:
     """The questions that a process asks of the arrivals of its stream.
 
+    Args:
+        arrivals: answer them.
+        known: what both processes have, of `in_both`.
+
     Attributes:
         ids: of the requests that the process has, by index.
         answer: to its last questions.
     """
 
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
+    def __init__(self, arrivals: Arrivals, known: list[Any]) -> None:
+        self._arrivals, self._known = arrivals, known
         self.ids: dict[int, Any] = {}
         self.answer = Answer({}, [])
         self._new_ids: dict[int, Any] = {}
@@ -145,7 +157,8 @@ class _Questions:
                 break
             index, request = found[0], Request.of(found[1])
             try:
-                content = packed(request if request.id is None else replace(request, id=None))
+                plain = request if request.id is None else replace(request, id=None)
+                content = packed_request(plain, self._known)
             # whatever a class of the caller does
             except Exception as error:
                 problem = TypeError(

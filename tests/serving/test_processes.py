@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import multiprocessing
 import os
 import signal
@@ -13,8 +14,10 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.catalogue import allowed_items
 from pybeam.models import FunctionModel
 from pybeam.serving import DeadlineExceeded, EngineCrashed, EngineStalled, ServiceClosed
+from pybeam.serving.engine_process import RequestUnpickler, in_both, packed_request
 from support.gates import WAIT_SECONDS
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
 
@@ -211,6 +214,18 @@ def test_what_cannot_be_sent_fails_alone():
         with pytest.raises(ValueError, match="`prefix`"):
             service.submit(pybeam.Request([1], prefix=[99])).result(WAIT_SECONDS)
         assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+
+
+def test_what_both_processes_have_is_not_sent():
+    """A request changes the filter of a catalogue, whose arrays may be large and are compared by identity."""
+    catalogue = pybeam.Catalogue.build([[3, i, j] for i in range(3, 60) for j in range(3, 60)])
+    algorithm = pybeam.greedy(max_length=5, processors=[allowed_items(catalogue)])
+    change = allowed_items(catalogue, catalogue.filter(allow=[1]))
+    known = in_both(algorithm)
+    sent = packed_request(pybeam.Request([1], processors=[change]), known)
+    [found] = RequestUnpickler(io.BytesIO(sent), known).load().processors
+    assert found.catalogue is catalogue and found.filter is not change.filter
+    assert len(sent) < catalogue.num_bytes / 4
 
 
 def test_a_swap_ends_the_old_processes():
