@@ -18,6 +18,9 @@ from support.tiny_models import save_tiny_model
 
 # what takes most of the time; torch brings numpy
 HEAVY = {"torch", "numpy", "tokenizers", "transformers", "sentencepiece", "safetensors", "tqdm"}
+# translating a few lines so often takes minutes, and their output fills every pipe: a test that does
+# something in the middle does so before the end, however long it waits for its turn on a busy machine
+TOO_MANY = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +60,10 @@ def test_a_line_comes_out_before_the_input_ends(expected):
 
 
 @pytest.mark.slow
-def test_closed_output_ends_cleanly(expected):
-    with start("--quiet") as process:
-        process.stdin.write("\n".join(LINES * 50).encode())
-        process.stdin.close()
+def test_closed_output_ends_cleanly(tmp_path, expected):
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(LINES * TOO_MANY), "utf-8")
+    with start("--quiet", "--input", str(source)) as process:
         assert process.stdout.readline().decode() == expected[0] + "\n"
         process.stdout.close()
         assert process.wait(timeout=120) == 141
@@ -107,8 +110,8 @@ def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
 def test_told_to_end_in_the_middle(number, tmp_path, expected):
     """Lines come out as they are finished, and an unfinished line is not there at all."""
     path, source = tmp_path / "out.txt", tmp_path / "in.txt"
-    source.write_text("\n".join([*LINES[:2], LINES[3]] * 200), "utf-8")
-    wanted = [expected[0], expected[1], expected[3]] * 200
+    source.write_text("\n".join([*LINES[:2], LINES[3]] * TOO_MANY), "utf-8")
+    wanted = [expected[0], expected[1], expected[3]] * TOO_MANY
     options = ["--input", str(source), "--output", str(path), "--batch-size", "16"]
     with start(*options) as process:
         while not path.exists() or path.read_bytes().count(b"\n") < 300:
@@ -128,11 +131,12 @@ def test_told_to_end_in_the_middle(number, tmp_path, expected):
 def test_told_to_end_with_numbers(tmp_path, expected):
     """Objects say which line they belong to, so that finished ones behind a gap are written."""
     path, source = tmp_path / "out.jsonl", tmp_path / "in.txt"
-    source.write_text("\n".join([LINES[3] * 9, *LINES[:2]] * 100), "utf-8")
+    source.write_text("\n".join([LINES[3] * 9, *LINES[:2]] * TOO_MANY), "utf-8")
     options = ["--input", str(source), "--output", str(path), "--json", "--batch-size=2"]
     with start(*options) as process:
         while not path.exists() or path.read_bytes().count(b"\n") < 3:
             time.sleep(0.01)
+            assert process.poll() is None, "the first texts came out only in the end"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=120) == 143
         errors = process.stderr.read().decode()
