@@ -2,15 +2,16 @@
 
 Rows are built one by one: each begins with values that have not met yet, and every other axis gets the
 value that meets most of those that are there for the first time: of several, any one, but the first of the
-axis `backend`, as the others are slower. (Of PyPI's libraries, allpairspy leaves out pairs where there are
-exclusions, and covertable takes half a minute.)
+axis `backend`, as the others are slower. Values may be late: they meet others in the last rows. (Of PyPI's
+libraries, allpairspy leaves out pairs where there are exclusions, and covertable takes half a minute.)
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -27,13 +28,17 @@ class CoveringArray:
     Args:
         axes: the values of each axis.
         strength: of so many axes all values meet.
+        late: values that meet others behind the first `num_early` rows. Each is in one of these at least.
 
     Attributes:
         rows: a value of each axis.
+        num_early: so many rows are enough for all other values to meet.
         impossible: tuples of values, by axis, that no row can have though no exclusion says so.
     """
 
-    def __init__(self, axes: Mapping[str, Sequence[str]], strength: int) -> None:
+    def __init__(
+        self, axes: Mapping[str, Sequence[str]], strength: int, late: Collection[str] = ()
+    ) -> None:
         self._axes = {name: list(values) for name, values in axes.items()}
         self._names, self._strength = list(axes), strength
         self._random = random.Random(SEED)
@@ -46,11 +51,29 @@ class CoveringArray:
         self._forbidden = self._compiled(EXCLUSIONS)
         self.rows: list[dict[str, str]] = []
         self.impossible: list[dict[str, str]] = []
-        for places, missing in self._missing.items():
-            while missing.any():
-                first = np.unravel_index(
-                    self._random.choice(np.flatnonzero(missing)), missing.shape
-                )
+        is_early = [
+            np.array([value not in late for value in values]) for values in self._axes.values()
+        ]
+        # those of the missing that the next rows are made for
+        self._wanted = {
+            places: reduce(np.multiply.outer, [is_early[p] for p in places])
+            for places in self._missing
+        }
+        self._cover()
+        for place, name in enumerate(self._names):
+            seen = {row[name] for row in self.rows}
+            for i, value in enumerate(self._axes[name]):
+                if value not in seen:
+                    self._add_row({place: i})
+        self.num_early = len(self.rows)
+        self._wanted = self._missing
+        self._cover()
+
+    def _cover(self) -> None:
+        """Add rows until nothing that is wanted is missing."""
+        for places, wanted in self._wanted.items():
+            while wanted.any():
+                first = np.unravel_index(self._random.choice(np.flatnonzero(wanted)), wanted.shape)
                 self._add_row(dict(zip(places, map(int, first), strict=True)))
 
     def _compiled(self, exclusions: Sequence[Exclusion]) -> list[list[dict[int, set[int]]]]:
@@ -84,8 +107,7 @@ class CoveringArray:
                 names, values = self._names, list(self._axes.values())
                 self.rows.append({names[p]: values[p][row[p]] for p in range(len(names))})
                 return
-        places = tuple(first)
-        self._missing[places][tuple(first.values())] = False
+        self._strike_out(tuple(first), tuple(first.values()))
         found = {self._names[p]: self._axes[self._names[p]][v] for p, v in first.items()}
         if not any(one.holds(found) for one in EXCLUSIONS if set(one.values) <= set(found)):
             self.impossible.append(found)
@@ -116,9 +138,12 @@ class CoveringArray:
         for others in itertools.combinations(row, self._strength - 1):
             places = tuple(sorted((*others, place)))
             index = tuple(slice(None) if p == place else row[p] for p in places)
-            total += self._missing[places][index]
+            total += self._wanted[places][index]
         return total
 
     def _note(self, row: dict[int, int]) -> None:
-        for places, missing in self._missing.items():
-            missing[tuple(row[p] for p in places)] = False
+        for places in self._missing:
+            self._strike_out(places, tuple(row[p] for p in places))
+
+    def _strike_out(self, places: tuple[int, ...], values: tuple[int, ...]) -> None:
+        self._missing[places][values] = self._wanted[places][values] = False
