@@ -15,6 +15,8 @@ from types import SimpleNamespace
 os.environ.setdefault("PYBEAM_POISON", "1")
 # no test asks the real hub
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Hypothesis would load trio, which something has installed
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
 
 import pytest
 import torch
@@ -53,6 +55,7 @@ gc.disable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
     gc.enable()
 
 

@@ -58,6 +58,8 @@ class Collected:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        # what `tests/conftest.py` has frozen, too
+        gc.unfreeze()
         gc.collect()
         functions = functions_of(self._folder)
         items = {item.nodeid: item for item in session.items}
