@@ -34,6 +34,7 @@ def assert_same(kind: str, **options) -> None:
     assert generated(kind, **options, custom_generate=pybeam.generate) == expected
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize(
     "options",
     [

@@ -109,7 +109,7 @@ def test_transformers_are_averaged(transformers, originals, backend):
 
     by_hand = FunctionModel(fn, 45, bos_id=2, eos_id=2)
     algorithm = pybeam.variable_beam(4, threshold=2.0, max_candidates=3, n_best=4, max_length=8)
-    requests = REQUESTS[:5]
+    requests = REQUESTS[:3]
     expected = pybeam.Decoder(by_hand, algorithm, backend=backend).decode(requests)
     assert_near(pybeam.Decoder(transformers, algorithm, backend=backend).decode(requests), expected)
 

@@ -25,6 +25,7 @@ def table_of(kind: str) -> tuple[torch.Tensor, torch.Tensor | None]:
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("kind", [*DTYPES, *(f"packed {name}" for name in DTYPES)])
 @pytest.mark.parametrize("num_rows", [0, 1, 40])
 def test_as_torch(kind, num_rows):

@@ -33,6 +33,7 @@ def test_as_its_formula(kernel, device, activation, num_rows, size):
     assert torch.equal(gated(x[-1:], activation), y[-1:])
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("activation", EXACT)
 def test_any_team(isa, activation):
     native, x = load("native"), torch.randn(201, 2 * 100)

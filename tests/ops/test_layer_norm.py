@@ -8,6 +8,7 @@ import torch
 from pybeam.models.transformer.norms import Norm
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("size", [1, 3, 16, 37, 256])
 @pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
 def test_layer_norm(isa, num_rows, size):

@@ -151,6 +151,7 @@ def test_scales_of_int4_near_the_largest_and_the_least(isa, scale):
     assert torch.equal(y, oracle_of(layer)(torch.ones(3, 64)))
 
 
+@pytest.mark.thinned(together=2)
 @every_isa
 @both
 @pytest.mark.parametrize("num_rows", [2, 7, 25])
@@ -169,6 +170,7 @@ def test_strided_rows(isa, depth):
     assert torch.equal(layer(x), layer(x.contiguous()))
 
 
+@pytest.mark.thinned(together=2)
 @every_isa
 @both
 @pytest.mark.parametrize("num_threads", THREAD_COUNTS)

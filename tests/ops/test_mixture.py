@@ -52,6 +52,7 @@ def assert_near(actual, expected, atol=5e-6):
     torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=atol, equal_nan=True)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("num", [1, 2, 5])
 def test_the_mean_of_probabilities(mixture, num, size):
@@ -107,6 +108,7 @@ def test_minus_infinity_is_no_probability(mixture):
     assert (out[3] == -torch.inf).all()
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("column", [0, 40, 69])
 def test_nan_and_infinity_show_in_their_row(mixture, bad, column):

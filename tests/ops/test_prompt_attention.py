@@ -104,6 +104,7 @@ def test_as_row_by_row(kernel, length, window, soft_cap):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("window", [0, 5])
 @pytest.mark.parametrize("num_distances", [1, 9, 100])
 def test_biases_by_distance(kernel, num_distances, window):

@@ -14,6 +14,7 @@ def exact(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor
     return x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt() * weight.double()
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("size", [1, 3, 16, 37, 256])
 @pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
 def test_as_its_formula(kernel, device, num_rows, size):

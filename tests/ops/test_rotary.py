@@ -22,6 +22,7 @@ def exact(x, position, cos, sin) -> torch.Tensor:
     return torch.cat((y.real, y.imag), -1)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("size", [2, 6, 32, 34, 128])
 @pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
 def test_as_complex_numbers(kernel, device, num_rows, size):

@@ -12,6 +12,7 @@ def ints(values) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.int32)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 @pytest.mark.parametrize("num_rows", [0, 1, 5, 64, 500])
 def test_as_indexing(backend, device, num_rows, dtype):

@@ -38,6 +38,7 @@ def test_head_sizes(kernel, device, size, dtype, masked):
     check(case, kernel, device)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("masked", [True, False], ids=["tree", "cross"])
 @pytest.mark.parametrize("size", [1, 7, 20, 32, 64, 80, 128])
 def test_bfloat16_cells_of_float32_queries(kernel, device, size, masked):

@@ -59,6 +59,7 @@ def plainly(case: dict, distances: Distances, row: int, head: int, scale: float)
     return torch.tensor(scores, dtype=torch.float64).softmax(0) @ torch.stack(values)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("masked", [True, False], ids=["tree", "cross"])
 @pytest.mark.parametrize("which", RULES)
 def test_the_contract(kernel, device, which, masked):
@@ -71,6 +72,7 @@ def test_the_contract(kernel, device, which, masked):
             torch.testing.assert_close(actual[row, head], expected, atol=3e-6, rtol=1e-5)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("which", RULES)
 def test_dtypes(kernel, device, which, dtype):
@@ -78,6 +80,7 @@ def test_dtypes(kernel, device, which, dtype):
     check(case, random_distances(case, which), kernel, device)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("rows", [1, 4, 7, 50, 130])
 @pytest.mark.parametrize("cells", [1, 3, 17, 130])
 def test_rows_and_cells(kernel, device, rows, cells):
@@ -91,6 +94,7 @@ def test_grouped_heads_have_biases_of_their_own(kernel, device, heads, key_heads
     check(case, random_distances(case, "bias"), kernel, device)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("columns", [1, 5, 40])
 @pytest.mark.parametrize("origin", [0, 3, 39])
 def test_distances_beyond_the_table_have_its_ends(kernel, device, columns, origin):

@@ -15,6 +15,8 @@ from support.paths import ROOT
 SPEC = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
 tables = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(tables)
+# pages whose code takes more than a second
+SLOW = {"ctranslate2", "faster-whisper", "transformers"}
 ABSENT = re.compile(r"not there|not in the recipe|not repeated|no weights")
 
 
@@ -72,7 +74,13 @@ class Prover:
 @pytest.mark.parametrize(
     "runs_commands", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["python", "commands"]
 )
-@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem) for file in tables.FILES])
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, id=file.stem, marks=pytest.mark.slow if file.stem in SLOW else ())
+        for file in tables.FILES
+    ],
+)
 def test_what_a_page_says_is_so(file, runs_commands, tmp_path, monkeypatch, capfd):
     pytest.importorskip("transformers")
     pages.fill(tmp_path)

@@ -7,12 +7,17 @@ import pytest
 from support import pages
 from support.pages import PAGES, ROOT, blocks_of
 
-# in seconds: those that take more than two. Commands take that too, since each loads torch
+# those that take more than half a second. Commands take that too, since each loads torch
 SLOW = {
     "docs/coming-from/ctranslate2.md",
+    "docs/coming-from/faster-whisper.md",
+    "docs/coming-from/transformers.md",
+    "docs/howto/beam.md",
+    "docs/howto/schedule.md",
     "docs/howto/stream.md",
     "docs/reference/models.md",
     "docs/reference/onnx.md",
+    "docs/reference/transcription.md",
 }
 
 
