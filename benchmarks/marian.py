@@ -2,8 +2,9 @@
 
 `ssru` translates verses. It is the example model with an SSRU decoder that has learned from it
 (`tools/ssru.py`), because Marian cannot decode the example model. `attention` has random weights. Its EOS is
-out of reach, and all its sources are equally long, so that both systems take as many steps: Marian ends a
-whole batch with the first of its sources that reaches the limit.
+out of reach, and all its sources are equally long, so that both systems take as many steps. Marian limits
+lengths by the longest source of a batch, and its first output that is so long ends the whole batch. So a line
+that repeats itself without end, as greedy search finds a few, is longer there.
 
 Each system has several layouts. Marian has a worker of one thread for each of the threads, with batches of so
 many lines, and its greedy search skips the softmax. Shortlists come from a lexical table of the training
@@ -135,7 +136,7 @@ def _networks(setup: Setup) -> dict[str, Network]:
             marian_networks.write_ssru,
             setup.folder / "ssru",
             lambda: setup.corpus().spread(setup.lines or LINES),
-            3.0,
+            2.0,
             lambda: setup.corpus("train"),
         ),
         "attention": Network(
