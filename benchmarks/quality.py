@@ -68,7 +68,7 @@ def quality(setup: Setup) -> Iterator[list[Task]]:
     @cache
     def halves() -> list[tuple[list[int], list[int]]]:
         encode = smollm.convert(setup.folder / "smollm").encode
-        lines = [encode(line).ids for line in corpus().references[: setup.lines or 200]]
+        lines = [encode(line).ids for line in corpus().references[: setup.lines or 70]]
         return [(ids[: len(ids) // 2], ids[len(ids) // 2 :]) for ids in lines]
 
     models = {
