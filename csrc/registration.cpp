@@ -6,10 +6,12 @@
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/catalogue.h"
+#include "ops/edits.h"
 #include "ops/embed.h"
 #include "ops/gates.h"
 #include "ops/layer_norm.h"
 #include "ops/linear.h"
+#include "ops/log_softmax.h"
 #include "ops/mixture.h"
 #include "ops/panels.h"
 #include "ops/prompt_attention.h"
@@ -78,6 +80,11 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def(
         "catalogue_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
         "bool eos_first, int num_columns, int normalise) -> Tensor");
+    m.def(
+        "edit_logits(Tensor(a!) logits, int[] rules, Tensor[] arrays, Tensor history, "
+        "Tensor prompt, Tensor slot, Tensor position, Tensor prefix_length, Tensor max_length, "
+        "int[] eos_ids) -> ()");
+    m.def("log_softmax(Tensor logits) -> Tensor");
     m.def("fill_panels(Tensor(a!) panels, Tensor rows) -> ()");
     m.def(
         "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, "
@@ -111,6 +118,8 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::backtrace>(m, "backtrace");
     pybeam::implement<&pybeam::catalogue_walk>(m, "catalogue_walk");
     pybeam::implement<&pybeam::catalogue_columns>(m, "catalogue_columns");
+    pybeam::implement<&pybeam::edit_logits>(m, "edit_logits");
+    pybeam::implement<&pybeam::log_softmax>(m, "log_softmax");
     pybeam::implement<&pybeam::fill_panels>(m, "fill_panels");
     pybeam::implement<&pybeam::linear>(m, "linear");
     pybeam::implement<&pybeam::embed>(m, "embed");

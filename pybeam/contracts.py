@@ -65,10 +65,7 @@ class Edit(IntEnum):
     BIASED_PREFIX = 7  # make the next token of a prefix likely
     FIRST_TOKEN = 8  # allow one token behind the start
     LAST_TOKEN = 9  # allow only EOS at the limit
-
-
-# an edit, the addresses of two arrays, their two sizes, and two numbers
-EDIT_WORDS = 7
+    LOG_SOFTMAX = 10  # go on with log-probabilities, in a list of edits of both stages
 
 
 class EditRule(NamedTuple):
@@ -78,6 +75,18 @@ class EditRule(NamedTuple):
     numbers: tuple[int, ...] = ()  # two at most
     reads_history: bool = False
     counts_start: bool = False  # what a hypothesis goes on from is part of its history
+
+    @property
+    def words(self) -> list[int]:
+        """The edit and two numbers."""
+        return [int(self.edit), *[*map(int, self.numbers), 0, 0][:2]]
+
+
+class EditList(NamedTuple):
+    """Edits, one after another, as C++ takes them."""
+
+    rules: list[int]  # `EditRule.words` of each
+    arrays: tuple[Tensor, ...]  # of all, in their order
 
 
 class ColumnRules(NamedTuple):

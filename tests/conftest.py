@@ -26,7 +26,6 @@ from pybeam.backends import transfer
 from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
 from pybeam.processors import sampling, truncation
-from pybeam.processors.bans import SuppressSequences
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
 from support.graph_memory import GraphMemory
 
@@ -245,7 +244,6 @@ def inference_mode():
 @pytest.fixture
 def reads_nothing(monkeypatch):
     """Processors read nothing of what they could read here, as on a GPU."""
-    monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
     for module in (sampling, truncation):
         monkeypatch.setattr(module, "may_read", lambda x: False)
 

@@ -61,7 +61,7 @@ class Processors(Kernel):
 
     @classmethod
     def isas(cls, dtype: str) -> tuple[str, ...]:
-        # the numbers are changed by torch
+        # single numbers are changed, by the same code
         return ("generic",)
 
     @classmethod

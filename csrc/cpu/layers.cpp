@@ -255,8 +255,9 @@ class Member : Sublayers {
                 float* logits) const {
         compute_logits(team, rows_of(output, tile.first_row, tile.last_row, logits));
         team.for_each(tile.num_rows(), [&](int64_t i) {
-            const int64_t row = tile.first_row + i;
-            const float* seen = logits + i * output.num_columns;
+            const int64_t row = tile.first_row + i, num = output.num_columns;
+            if (p_.edits != nullptr) edit_row(*p_.edits, row, logits + i * num, num);
+            const float* seen = logits + i * num;
             if (p_.columns != nullptr) seen = p_.columns->write_row(row, seen);
             p_.selection->read_row(row, seen);
         });
@@ -326,6 +327,7 @@ void launch_layers(LayersParams params, const SelectParams& select) {
     if (params.num_rows == 0) return launch_select(select);
     Selection selection(select);
     params.selection = &selection;
+    params.edits = select.edits;
     std::optional<Columns> columns;
     if (select.columns != nullptr) params.columns = &columns.emplace(*select.columns);
     launch_layers(params);

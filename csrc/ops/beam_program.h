@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -14,6 +13,8 @@
 #include "beams.h"
 #include "check.h"
 #include "columns.h"
+#include "edits.h"
+#include "finished.h"
 #include "tree.h"
 
 namespace pybeam {
@@ -56,57 +57,11 @@ class BeamProgram {
         launch_beam_close(params);
     }
 
-    // Writes the first `counts` finished hypotheses of each slot into a table [hypotheses,
-    // columns], as `FinishedArrays.packed` in Python. room(hypotheses, columns) returns memory for
-    // it.
+    // See `write_finished`.
     template <class Room>
     void finished(const std::vector<int32_t>& slots, const std::vector<int32_t>& counts,
-                  int64_t capacity, bool wants_log_probs, const Room& room) {
-        PYBEAM_CHECK_VALUE(counts.size() == slots.size(), "there must be a count per slot");
-        PYBEAM_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
-        std::vector<int32_t> owner, node;
-        std::vector<int64_t> place;
-        for (size_t i = 0; i < slots.size(); ++i) {
-            PYBEAM_CHECK(slots[i] >= 0 && slots[i] < beams_.num_slots, "`slot` is out of range");
-            PYBEAM_CHECK(counts[i] >= 0 && counts[i] <= beams_.max_finished,
-                         "there are more finished hypotheses than there is room for");
-            for (int32_t j = 0; j < counts[i]; ++j) {
-                owner.push_back(slots[i]);
-                place.push_back(slots[i] * beams_.max_finished + j);
-                node.push_back(
-                    beams_.finished_ints[place.back() * Beams::kNumFinishedInts + Beams::kNode]);
-            }
-        }
-        const auto num = static_cast<int64_t>(owner.size());
-        const int64_t num_paths = wants_log_probs ? 2 : 1, of_path = num * capacity;
-        std::vector<int32_t> path(num_paths * of_path), length(num);
-        BacktraceParams params{};
-        params.parent = tree_.parent;
-        params.slot = owner.data();
-        params.node = node.data();
-        params.num_slots = tree_.num_slots;
-        params.max_nodes = tree_.max_nodes;
-        params.num_hypotheses = num;
-        params.capacity = capacity;
-        params.length_out = length.data();
-        for (int64_t i = 0; i < num_paths; ++i) {
-            params.token = i == 0 ? tree_.token : reinterpret_cast<int32_t*>(tree_.log_prob);
-            params.tokens_out = path.data() + i * of_path;
-            launch_backtrace(params);
-        }
-        constexpr int64_t kNumFixed =
-            int64_t{Beams::kNumFinishedInts} + int64_t{Beams::kNumFinishedFloats} + 1;
-        int32_t* out = room(num, kNumFixed + num_paths * capacity);
-        for (int64_t i = 0; i < num; ++i) {
-            constexpr int kInts = Beams::kNumFinishedInts, kFloats = Beams::kNumFinishedFloats;
-            out = std::copy_n(beams_.finished_ints + place[i] * kInts, kInts, out);
-            std::memcpy(out, beams_.finished_floats + place[i] * kFloats, kFloats * sizeof(float));
-            out += kFloats;
-            *out++ = length[i];
-            for (int64_t k = 0; k < num_paths; ++k) {
-                out = std::copy_n(path.data() + k * of_path + i * capacity, capacity, out);
-            }
-        }
+                  int64_t capacity, bool wants_log_probs, const Room& room) const {
+        write_finished(tree_, beams_, slots, counts, capacity, wants_log_probs, room);
     }
 
     // Reads the rows of these slots into int32 arrays: the offsets [A + 1], all others [R].
@@ -251,6 +206,12 @@ class BeamProgram {
         stage_ = Stage::kChosen;
     }
 
+    // The edits of the rows that were read, whose arrays are still there; null if there are none.
+    const EditParams* of_rows(StepEdits& edits) const {
+        const EditedRows rows{rows_[kRowSlot], rows_[kPosition], rows_[kNode], num_rows_};
+        return edits.of(rows, tree_, beams_, rules_.eos);
+    }
+
     // Turns the survivors into the next beams.
     virtual void commit() {
         PYBEAM_CHECK(stage_ == Stage::kChosen, "`commit` needs a `choose` before it");
@@ -277,6 +238,8 @@ class BeamProgram {
         params.target_out = target_.room(num_moves());
         launch_beam_commit(params);
     }
+
+    int64_t num_slots() const { return beams_.num_slots; }
 
     // Rows of these slots in the next step; 0 if one has stopped, or pages are missing.
     int64_t next_rows(const Tensor& slot) const {

@@ -250,6 +250,14 @@ inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
     });
 }
 
+// An `EditList` of Python and prompts, as `ProcessorChain.edits` returns them.
+inline EditList edit_list_of(PyObject* given, int64_t num_slots) {
+    PyObject *rules = nullptr, *arrays = nullptr, *prompt = nullptr;
+    PYBEAM_CHECK_TYPE(PyTuple_Check(given), "expected edits, but got ", type_name(given));
+    if (!PyArg_ParseTuple(given, "(OO)O", &rules, &arrays, &prompt)) throw PythonError();
+    return {numbers_of<int64_t>(rules), tensors_of(arrays), tensor_of(prompt), num_slots};
+}
+
 // The columns of a program's steps, see `StepColumns` in Python; nothing for None.
 inline std::optional<StepColumns> step_columns_of(PyObject* given) {
     if (given == Py_None) return std::nullopt;
@@ -265,18 +273,19 @@ inline std::optional<StepColumns> step_columns_of(PyObject* given) {
                        normalise);
 }
 
-// run(layers, arguments, columns, live, most, is_called) -> how many steps it has done, the report
-// on slots `live`, and the seconds of reading, layers, choosing and committing
+// run(layers, arguments, edits, columns, live, most, is_called) -> how many steps it has done, the
+// report on slots `live`, and the seconds of reading, layers, choosing and committing
 inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
-        check_arguments(num_args, 6);
+        check_arguments(num_args, 7);
         const LayerProgram& layers = layer_program_of(args[0]);
         LayerArguments given = layer_arguments(args[1]);
-        std::optional<StepColumns> columns = step_columns_of(args[2]);
-        const Tensor live = tensor_of(args[3]);
-        const int64_t most = int_of(args[4]);
+        StepEdits edits(edit_list_of(args[2], self->parts->program->num_slots()));
+        std::optional<StepColumns> columns = step_columns_of(args[3]);
+        const Tensor live = tensor_of(args[4]);
+        const int64_t most = int_of(args[5]);
         const bool* is_called =
-            state<bool>("is_called", tensor_of(args[5]), ScalarType::kBool, {1});
+            state<bool>("is_called", tensor_of(args[6]), ScalarType::kBool, {1});
         PYBEAM_CHECK_VALUE(given.out.has_value() && given.cells.own.size() >= 6 &&
                                given.cells.sources.size() >= 4 && most > 0,
                            "a decoder with sources and an output layer must take a step");
@@ -285,7 +294,7 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
         {
             const Unlocked unlocked;
             done = run_steps(*self->parts->program, layers, self->parts->step_rows, live, given,
-                             columns ? &*columns : nullptr, most, is_called);
+                             edits, columns ? &*columns : nullptr, most, is_called);
         }
         const Ref report(report_of(self, live));
         return Py_BuildValue("LO(ddd)", static_cast<long long>(done.num), report.get(), done.read,

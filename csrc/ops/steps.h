@@ -56,8 +56,8 @@ struct StepsDone {
 // signals. A step that raises before it commits does not count and has changed nothing: the caller
 // does it again, to hear why.
 inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepRows& rows,
-                           const Tensor& slot, LayerArguments& given, StepColumns* columns,
-                           int64_t most, const bool* is_called) {
+                           const Tensor& slot, LayerArguments& given, StepEdits& edits,
+                           StepColumns* columns, int64_t most, const bool* is_called) {
     using Clock = std::chrono::steady_clock;
     constexpr auto kMostTime = std::chrono::milliseconds(20);
     Clock::time_point last = Clock::now();
@@ -72,7 +72,10 @@ inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepR
         try {
             if (done.num > 0) rows.read(beams, slot, num_rows, &given);
             count(&done.read);
-            const auto run = [&](SelectParams& select) { layers.run(given, &select); };
+            const auto run = [&](SelectParams& select) {
+                select.edits = beams.of_rows(edits);
+                layers.run(given, &select);
+            };
             columns == nullptr ? beams.choose_by(run) : beams.choose_by(*columns, run);
             count(&done.layers);
         } catch (const std::exception&) {

@@ -82,7 +82,8 @@ struct LayersParams {
     float* out;
     // chooses among the logits, of which `out` keeps a few rows at a time then; or null
     Selection* selection;
-    Columns* columns;  // in place of those logits; or null
+    const EditParams* edits;  // of those logits, before all else; or null
+    Columns* columns;         // in place of those logits; or null
     // in a decoder keys and values are written to the pool; in an encoder, which has none, rows
     // attend over the rows of their own source
     LayerPool own_pool, cross_pool;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "catalogue.h"
+#include "edits.h"
 #include "types.h"
 
 namespace pybeam {
@@ -32,7 +33,8 @@ struct SelectParams {
     int64_t num_beams;
     int64_t capacity;
     int num_threads;
-    // makes what is chosen among of the logits that `launch_layers` computes; or null
+    const EditParams* edits;  // of the logits that `launch_layers` computes; or null
+    // makes what is chosen among of those logits; or null
     CatalogueColumnsParams* columns;
 
     int32_t* token_out;

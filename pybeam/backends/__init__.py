@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from pybeam.contracts import (
     Cells,
     ColumnRules,
     Distances,
+    EditRule,
     NewNodes,
     SelectOptions,
     Survivors,
@@ -98,9 +99,9 @@ class Backend(Protocol):
     # whether products add to what they find where they write; else `add_norm` adds
     adds_in_products: bool
 
-    # whether neighbours among processors change logits in one call of `edit_logits`
-    edits_together: bool
-
+    # What `edit_logits` is told of neighbours among processors, whose logits it changes in one call: their
+    # rules, and their arrays on that device. None: processors change logits one after another.
+    edit_list: Callable[[Sequence[EditRule], Sequence[Sequence[Tensor]], torch.device], Any] | None
     edit_logits: Callable[..., None]
 
     # whether a step does not read the logits of rows whose next token is given

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pybeam.backends.arrays import NO_LIMIT, StepColumns
 from pybeam.backends.layer_program import LayerProgram
-from pybeam.contracts import ColumnTokens, Survivors
+from pybeam.contracts import ColumnTokens, EditList, Survivors
 
 INF = float("inf")
 
@@ -84,11 +84,12 @@ class BeamProgram(Protocol):
     def commit(self, live: Tensor, /) -> Tensor:
         """Make the survivors the next beams: finish, append and stop. Returns the `report` on `live`."""
 
-    # the first two are a `LayerCall`
+    # the first two are a `LayerCall`, the third is what `ProcessorChain.edits` returns
     def run(
         self,
         layers: LayerProgram,
         given: tuple[Any, ...],
+        edits: tuple[EditList, Tensor],
         columns: StepColumns | None,
         live: Tensor,
         most: int,
@@ -97,12 +98,12 @@ class BeamProgram(Protocol):
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         """Do the step of the beams that were read, and up to `most` steps of slots `live` [A] in all.
 
-        They are what a decoder's call, `choose` and `commit` do, without Python and its lock. With `columns`,
-        a catalogue's operators make the columns that `choose` is given. They end when a slot has stopped,
-        when pages or rows of `out` are missing, when another thread has set `ends` [1] bool, or after 20 ms,
-        for signals. `out` has no meaning then. Returns the number of steps that were done, the `report` on
-        `live`, and the seconds of reading, layers and choice, and commit. A step that raises before it
-        commits is not done.
+        They are what a decoder's call, `edit_logits`, `choose` and `commit` do, without Python and its lock.
+        With `columns`, a catalogue's operators make the columns that `choose` is given. They end when a slot
+        has stopped, when pages or rows of `out` are missing, when another thread has set `ends` [1] bool, or
+        after 20 ms, for signals. `out` has no meaning then. Returns the number of steps that were done, the
+        `report` on `live`, and the seconds of reading, layers and choice, and commit. A step that raises
+        before it commits is not done.
         """
 
     def moves(self) -> tuple[Tensor, Tensor]:

@@ -14,13 +14,14 @@ from torch import Tensor
 from pybeam.contracts import NewNodes
 
 INF = float("inf")
+HALVES = (torch.bfloat16, torch.float16)
 E4M3 = torch.float8_e4m3fn
 LARGEST_E4M3 = torch.finfo(E4M3).max
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     """Compute log-probabilities [R, V], in float32 at least. A row that allows no token stays -inf."""
-    if logits.dtype in (torch.bfloat16, torch.float16):
+    if logits.dtype in HALVES:
         logits = logits.float()
     is_dead = logits.amax(1, keepdim=True) == -INF
     return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)

@@ -6,7 +6,8 @@ wrong argument raises and never corrupts memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,11 +21,14 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
+from pybeam.backends.defaults import HALVES
 from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.contracts import (
     Cells,
     ColumnRules,
     Distances,
+    EditList,
+    EditRule,
     NewNodes,
     SelectOptions,
     Survivors,
@@ -61,6 +65,8 @@ def _operator(name: str) -> Callable[..., Any]:
 _select = _operator("select")
 _tree_attention = _operator("tree_attention")
 _catalogue_columns = _operator("catalogue_columns")
+_edit_logits = _operator("edit_logits")
+_log_softmax = _operator("log_softmax")
 
 # operators that a decoder calls, whatever its model
 DECODING = (
@@ -161,6 +167,20 @@ def catalogue_columns(
     return _catalogue_columns(arrays, logits, node, line, *rules)
 
 
+def edit_list(
+    rules: Sequence[EditRule], arrays: Sequence[Sequence[Tensor]], device: torch.device
+) -> EditList:
+    return EditList([word for rule in rules for word in rule.words], (*chain(*arrays),))
+
+
+def edit_logits(logits: Tensor, edits: EditList, *places: Any) -> None:
+    _edit_logits(logits, *edits, *places)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    return _log_softmax(logits.float() if logits.dtype in HALVES else logits)
+
+
 catalogue_walk = _operator("catalogue_walk")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")
@@ -176,8 +196,6 @@ rotary = _operator("rotary")
 gated = _operator("gated")
 adds_in_products = True
 add_norm = torch_layers.add_norm
-edits_together = False
-log_softmax = defaults.log_softmax
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
 soft_cap = _operator("soft_cap")

@@ -287,7 +287,7 @@ BEAM_FUNCTIONS = BeamFunctions(
 )
 adds_in_products = True
 add_norm = layers.add_norm
-edits_together = False
+edit_list = None
 log_softmax = defaults.log_softmax
 perturb = torch_gumbel.perturb
 rounded_rows = defaults.rounded_rows

@@ -18,12 +18,13 @@ from pybeam.backends.arrays import (
     NewLines,
     RowArrays,
     SelectInputs,
+    StepColumns,
     TreeArrays,
 )
 from pybeam.backends.beam_program import ActiveRules, BeamRules
 from pybeam.backends.layer_program import LayerProgram
 from pybeam.backends.transfer import all_to_device, to_device
-from pybeam.contracts import ColumnTokens, Finishing, SelectOptions, Survivors
+from pybeam.contracts import ColumnTokens, EditList, Finishing, SelectOptions, Survivors
 
 if TYPE_CHECKING:
     from pybeam.backends.torch_catalogue import RowPlaces
@@ -123,7 +124,14 @@ class TensorBeams:
         return report
 
     def run(
-        self, layers: LayerProgram, given: tuple[Any, ...], live: Tensor, most: int, ends: Tensor
+        self,
+        layers: LayerProgram,
+        given: tuple[Any, ...],
+        edits: tuple[EditList, Tensor],
+        columns: StepColumns | None,
+        live: Tensor,
+        most: int,
+        ends: Tensor,
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         return 0, self.report(live), ()
 

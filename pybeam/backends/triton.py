@@ -6,6 +6,7 @@ wrong values in tensors are not reported.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -28,6 +29,8 @@ from pybeam.backends.tensor_beams import (
     TensorBeams,
     TensorDrafts,
 )
+from pybeam.backends.transfer import to_device
+from pybeam.contracts import EditRule
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
 from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tree_append
 from pybeam.triton_kernels.beam import beam_plan as beam_plan
@@ -40,6 +43,7 @@ from pybeam.triton_kernels.layers import rotary as rotary
 from pybeam.triton_kernels.logits.catalogue import catalogue_child
 from pybeam.triton_kernels.logits.catalogue import catalogue_columns as catalogue_columns
 from pybeam.triton_kernels.logits.edits import edit_logits as edit_logits
+from pybeam.triton_kernels.logits.edits import line_of
 from pybeam.triton_kernels.logits.gumbel import perturb as perturb
 from pybeam.triton_kernels.logits.gumbel import restore_log_probs as restore_log_probs
 from pybeam.triton_kernels.logits.log_softmax import log_softmax as log_softmax_kernel
@@ -48,6 +52,12 @@ from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
 from pybeam.triton_kernels.select import select as select
 from pybeam.triton_kernels.tree import backtrace as backtrace
 from pybeam.triton_kernels.tree import tree_release
+
+
+def edit_list(
+    rules: Sequence[EditRule], arrays: Sequence[Sequence[Tensor]], device: torch.device
+) -> Tensor:
+    return to_device([*map(line_of, rules, arrays)], torch.int64, device)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -111,7 +121,6 @@ draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 
 layer_program = defaults.no_program
 adds_in_products = False
-edits_together = True
 
 # on a GPU torch's own layers are fast, and no weights are packed
 fill_panels = packing.fill_panels

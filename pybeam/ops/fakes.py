@@ -22,6 +22,7 @@ def _(logits, score, offset, width, *options) -> tuple[Tensor, ...]:
 @torch.library.register_fake("pybeam::layer_norm")
 @torch.library.register_fake("pybeam::rms_norm")
 @torch.library.register_fake("pybeam::rotary")
+@torch.library.register_fake("pybeam::log_softmax")
 def _(first, *_args) -> Tensor:
     return first.new_empty(first.shape)
 
@@ -30,6 +31,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::tree_release")
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
+@torch.library.register_fake("pybeam::edit_logits")
 @torch.library.register_fake("pybeam::fill_panels")
 @torch.library.register_fake("pybeam::linear")
 @torch.library.register_fake("pybeam::soft_cap")

@@ -15,7 +15,6 @@ from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import (
-    INF,
     INT,
     Processor,
     Stage,
@@ -101,7 +100,6 @@ class SuppressSequences(Processor):
     spares_eos: bool = False
     stage: Stage = "logits"
     per_request: ClassVar = ("sequences",)
-    takes_slots: ClassVar = True
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
@@ -128,44 +126,15 @@ class SuppressSequences(Processor):
         )
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        sequence, num = data  # [S, N, L], [S]
+        sequence, _ = data  # [R, N, L]
         if not sequence.numel():
             return logits
-        # a GPU does not wait for the host to see who has any
-        ban_them = self._ban_by_source if logits.device.type == "cpu" else self._ban_by_row
-        return ban_them(logits, rows, sequence, num)
-
-    def _ban_by_row(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
-        sequence = sequence.index_select(0, rows.row_slot)  # [R, N, L]
         is_near = completed(sequence, rows, self.counts_start)
         last = sequence[..., 0]  # [R, N]
         if self.spares_eos:
             is_alone = (sequence[..., 1:] < 0).all(-1)
             is_near &= ~(is_alone & torch.stack([last == eos for eos in rows.eos_ids]).any(0))
         return ban(logits, last.clamp(min=0), is_near)
-
-    def _ban_by_source(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
-        """The same, source by source: those that have few sequences do not wait for one that has many."""
-        offset, counts = rows.offset.tolist(), num.index_select(0, rows.slot).tolist()
-        if max(counts, default=0) <= 0:
-            return logits
-        # the tokens that follow each other backwards from each row's end
-        seen, end = rows.seen(self.counts_start)  # [R, T], [R]
-        place = end[:, None] - torch.arange(sequence.shape[2] - 1, dtype=end.dtype)  # [R, L - 1]
-        tail = torch.where(place >= 0, seen.gather(1, place.clamp(min=0).long()), -1)
-        for i, (slot, count) in enumerate(zip(rows.slot.tolist(), counts, strict=True)):
-            begin, behind = offset[i], offset[i + 1]
-            if count <= 0 or begin == behind:
-                continue
-            own = sequence[slot, :count]  # [N, L]
-            row, line = _near(own, tail[begin:behind])
-            last = own[line, 0]
-            if self.spares_eos:
-                is_alone = (own[line, 1:] < 0).all(1)
-                is_spared = is_alone & torch.isin(last, last.new_tensor(rows.eos_ids))
-                row, last = row[~is_spared], last[~is_spared]
-            logits[begin + row, last.long()] = -INF
-        return logits
 
 
 def completed(sequence: Tensor, rows: Rows, counts_start: bool) -> Tensor:
@@ -178,21 +147,6 @@ def completed(sequence: Tensor, rows: Rows, counts_start: bool) -> Tensor:
         token = torch.where(place >= 0, token, -1)
         is_near &= (sequence[..., back] < 0) | (sequence[..., back] == token)
     return is_near
-
-
-def _near(sequence: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the rows with a tail [R, L - 1] that sequences [N, L] go on from: row and sequence [n] of each.
-
-    A token that few rows end in decides most of them.
-    """
-    if sequence.shape[1] == 1:
-        row, line = torch.ones(len(tail), len(sequence)).nonzero(as_tuple=True)
-        return row, line
-    before = sequence[:, 1]
-    row, line = ((before == tail[:, :1]) | (before < 0)).nonzero(as_tuple=True)
-    rest = sequence[line, 2:]
-    is_near = ((rest < 0) | (rest == tail[row, 1:])).all(1)
-    return row[is_near], line[is_near]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import StepColumns, resized
+from pybeam.backends.defaults import HALVES
 from pybeam.backends.transfer import to_device
-from pybeam.contracts import Survivors
+from pybeam.contracts import Edit, EditList, EditRule, Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import AnyProcessor, Processor, edit_of, perturbs, stage_of
 
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
     from pybeam.processors.edits import Edits
     from pybeam.processors.shared import SharedLines
 
-HALVES = (torch.bfloat16, torch.float16)
-
 
 class ProcessorChain:
     """The processors of an algorithm, applied to a step's logits in their order.
 
     Attributes:
+        are_edits: whether the backend has a kernel for all of them.
         normalises: whether the results are logits still, which `select` must normalise.
         perturbs: whether the results are no log-probabilities, see `Processor`.
         log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
@@ -44,6 +44,7 @@ class ProcessorChain:
         self._backend = backend
         self._processors = [_DeviceProcessor(p, device) for p in processors]
         self._runs = _runs(self._processors, device, backend)
+        self.are_edits = not any(isinstance(run, _DeviceProcessor) for run in self._runs)
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         # what normalises reads halves, and writes float32
@@ -97,7 +98,7 @@ class ProcessorChain:
     def _build(self) -> None:
         for run in self._runs:
             if not isinstance(run, _DeviceProcessor):
-                run.lines()
+                run.told()
 
     def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
         # prompts end in the same column, so that generated tokens follow all of them
@@ -134,6 +135,19 @@ class ProcessorChain:
         kept = self._processors[0]
         assert _gives_columns(kept.processor)
         return kept.processor.wanted(self._backend, rows, kept.data(rows))
+
+    def edits(self) -> tuple[EditList, Tensor]:
+        """All edits as one list, for a program that does the whole chain, and the prompts."""
+        rules: list[int] = []
+        arrays: tuple[Tensor, ...] = ()
+        for edits in self._runs:
+            if isinstance(edits, _DeviceProcessor):
+                continue  # it gives columns
+            own = edits.told()
+            if edits.stage == "log_probs":
+                rules += EditRule(Edit.LOG_SOFTMAX).words
+            rules, arrays = rules + own.rules, arrays + own.arrays
+        return EditList(rules, arrays), self.prompts
 
     def step_columns(self, eos_id: int) -> StepColumns | None:
         """Return what a program needs to do all that a call that narrows does; None: it cannot."""
@@ -220,7 +234,7 @@ def _runs(
     """Put neighbours together that one launch can do, if the backend has the kernel."""
     runs: list[_DeviceProcessor | Edits] = []
     for kept in processors:
-        rule = edit_of(kept.processor) if backend.edits_together else None
+        rule = None if backend.edit_list is None else edit_of(kept.processor)
         if rule is None:
             runs.append(kept)
         elif runs and not isinstance(runs[-1], _DeviceProcessor) and runs[-1].stage == kept.stage:

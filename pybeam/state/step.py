@@ -102,10 +102,10 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `select` is given the logits as they are, or columns, in this step and those after it."""
+        """Whether `select` is given what edits leave, or columns, in this step and those after it."""
         if self._adjusts or self.rows.wanted is not None:
             return False
-        return not self._arrays.algorithm.processors or self._columns is not None
+        return self._arrays.processors.are_edits or self._columns is not None
 
     @cached_property
     def _columns(self) -> StepColumns | None:
@@ -118,7 +118,8 @@ class Step:
         self, call: LayerCall, live: Tensor, most: int, is_called: Tensor
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         """Do this step, if it is plain, and those that follow. See `BeamProgram.run`."""
-        return self._program.run(*call, self._columns, live, most, is_called)
+        edits = self._arrays.processors.edits()
+        return self._program.run(*call, edits, self._columns, live, most, is_called)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

@@ -13,7 +13,6 @@ from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
-from pybeam.processors.bans import SuppressSequences
 from support.device_loop import assert_alike, run, torch_beams
 from support.front_ends import VOCAB, hashed, onnx_model, wrapped
 from support.speech_models import random_features, save_tiny_speech_model
@@ -70,7 +69,6 @@ def test_same_results(name, tmp_path_factory, monkeypatch):
     model, sources = front_end(name, tmp_path_factory)
     # as on a device that it would have to wait for
     monkeypatch.setattr("pybeam.models.prompts.PromptPool.reads_sizes", False)
-    monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
     advance = Engine._advance
 
     def guarded(self):

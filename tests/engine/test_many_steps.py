@@ -1,5 +1,6 @@
 """Steps that follow one another without the engine: the same bits, and it is asked as soon as it must be."""
 
+import dataclasses
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import pybeam
-from pybeam import backends
+from pybeam import backends, processors
 from pybeam.catalogue import allowed_items
 from pybeam.engine.arrivals import IterableArrivals
 from pybeam.engine.engine import Engine
@@ -61,9 +62,11 @@ def counts(monkeypatch) -> list[int]:
     return found
 
 
-def run(kind: str, name: str, arrivals=None, schedule=None):
+def run(kind: str, name: str, arrivals=None, schedule=None, edits=()):
     """The results and the statistics of an algorithm, and the workspace of its engine."""
-    workspace = Workspace(model_of(kind), SEARCHES[name], backends.load("native"))
+    algorithm = SEARCHES[name]
+    algorithm = dataclasses.replace(algorithm, processors=(*edits, *algorithm.processors))
+    workspace = Workspace(model_of(kind), algorithm, backends.load("native"))
     engine = CheckedEngine(workspace, schedule or pybeam.Fifo(3), Stats())
     results = list(engine.stream(SOURCES if arrivals is None else arrivals))
     return sorted(results, key=lambda result: result.index), engine.stats, workspace
@@ -76,17 +79,43 @@ def numbers(stats: Stats) -> list[int]:
 # positions of padding, positions that layers see; behind prompts: tables of positions, rotary embeddings,
 # windows and biases
 KINDS = ["m2m_100", "t5", "causal-gpt2", "causal-qwen3", "causal-gemma3", "causal-bloom"]
+BANS = (
+    processors.repetition_penalty(1.3, counts_start=True),
+    processors.no_repeat_ngram(2),
+    processors.suppress_tokens([4, 9]),
+    processors.min_length(3),
+)
+# processors that C++ knows
+EDITS = {
+    "none": (),
+    "of logits": BANS,
+    "of log-probs": (
+        processors.first_token(5),
+        processors.suppress_sequences([[6], [5, 7]], counts_start=True, stage="log_probs"),
+        processors.eos_penalty(0.7),
+        processors.force_eos(is_scored=False),
+    ),
+    "of both": (
+        *BANS,
+        processors.biased_prefix(0.4, [8, 6, 3]),
+        processors.token_penalty(7, 0.6),
+        processors.suppress_tokens_at_start([11], stage="log_probs"),
+    ),
+}
+
+CASES = [(kind, "none") for kind in KINDS]
+CASES += [(kind, edits) for kind in ("m2m_100", "causal-gpt2") for edits in EDITS if EDITS[edits]]
 
 
 @pytest.mark.thinned(most=8)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "edits"), CASES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_many_steps_are_the_steps_one_by_one(kind, name, counts, monkeypatch):
-    many, stats, _ = run(kind, name)
+def test_many_steps_are_the_steps_one_by_one(kind, name, edits, counts, monkeypatch):
+    many, stats, _ = run(kind, name, edits=EDITS[edits])
     assert bool(ALGORITHMS[name].processors) or max(counts) > 1
     monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
     num_calls = len(counts)
-    alone, expected, _ = run(kind, name)
+    alone, expected, _ = run(kind, name, edits=EDITS[edits])
     assert essence(many) == essence(alone) and len(counts) == num_calls
     assert numbers(stats) == numbers(expected)
 
@@ -319,4 +348,4 @@ def test_layers_must_be_a_program():
     state.reserve(2, 4, 8)
     program = state.program
     with pytest.raises(TypeError, match="expected a LayerProgram, but got object"):
-        program.run(object(), (), None, None, 1, None)
+        program.run(object(), (), None, None, None, 1, None)

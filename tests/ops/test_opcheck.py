@@ -120,6 +120,16 @@ ARGUMENTS = {
         2,
         1,
     ),
+    "edit_logits": lambda: (
+        torch.randn(2, 9),
+        [2, -1, 0, 10, 0, 0, 4, 0, 0],
+        [ints([[3, -1], [4, 5]]), ints([2, 2])],
+        ints([[1], [1]]),
+        ints([[7, 8], [7, -1]]),
+        *(ints(one) for one in ([0, 1], [0, 0], [0, 0], [5, 5])),
+        [1, 4],
+    ),
+    "log_softmax": lambda: (torch.randn(3, 70),),
     "fill_panels": lambda: (torch.zeros(2, 5, 64), torch.randn(128, 5)),
     "linear": lambda: (
         torch.zeros(3, 70),

@@ -18,8 +18,7 @@ def test_in_the_interpreter():
 
 
 def edit_launches(num_tokens: int) -> list[aot.Launch]:
-    from pybeam.contracts import EDIT_WORDS
-    from pybeam.triton_kernels.logits.edits import edit_logits
+    from pybeam.triton_kernels.logits.edits import EDIT_WORDS, edit_logits
 
     lines, history = torch.zeros(3, EDIT_WORDS, dtype=torch.int64), ints(5, num_tokens)
     given = lines, history, ints(4, 0), *(ints(size) for size in (5, 5, 4, 4)), (2,)

@@ -87,7 +87,7 @@ def test_items_narrow_what_select_sees_only_if_they_are_asked_to():
 def test_what_follows_edits_of_one_launch_sees_their_results(monkeypatch):
     """On a backend that has a kernel for neighbours, which stands here for one that adds 1."""
     reference = backends.load("reference")
-    monkeypatch.setattr(reference, "edits_together", True)
+    monkeypatch.setattr(reference, "edit_list", lambda *given: None)
     monkeypatch.setattr(
         reference, "edit_logits", lambda logits, *lines: logits.add_(1), raising=False
     )

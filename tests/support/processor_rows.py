@@ -76,7 +76,8 @@ def processed(
     holds NaN.
     """
     rows = rows_of(histories, prefix_lengths, **options)
-    processing = ProcessorChain(processors, torch.device("cpu"), backends.load(BACKEND))
+    backend = backends.load(options.get("backend") or BACKEND)
+    processing = ProcessorChain(processors, torch.device("cpu"), backend)
     processing.reserve(*rows.tree.token.shape)
     num_rows = len(histories)
     requests = requests or [tuple(processors)] * num_rows

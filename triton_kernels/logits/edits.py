@@ -19,7 +19,9 @@ from pybeam.triton_kernels.arithmetic import log1p
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.select.options import MAX_EOS, ends
 
-WORDS = tl.constexpr(contracts.EDIT_WORDS)
+# an edit, the addresses of two arrays, their two sizes, and two numbers
+EDIT_WORDS = 7
+WORDS = tl.constexpr(EDIT_WORDS)
 REPETITION = tl.constexpr(int(contracts.Edit.REPETITION))
 NGRAM = tl.constexpr(int(contracts.Edit.NGRAM))
 TOKENS = tl.constexpr(int(contracts.Edit.TOKENS))
@@ -279,6 +281,14 @@ def edit_kernel(
         tl.debug_barrier()
 
 
+def line_of(rule: contracts.EditRule, arrays: Sequence[Tensor]) -> list[int]:
+    """Return the line of a processor with these arrays, which must stay."""
+    addresses = [array.data_ptr() for array in arrays]
+    sizes = [size for array in arrays for size in array.shape[1:]]
+    kind, *numbers = rule.words
+    return [kind, *[*addresses, 0, 0][:2], *[*sizes, 0, 0][:2], *numbers]
+
+
 # the parameters are the arrays of a step, which kernels take one by one
 def edit_logits(
     logits: Tensor,
@@ -294,7 +304,7 @@ def edit_logits(
     """Edit logits [R, V] float32 in place, see `pybeam.processors.edits`.
 
     Args:
-        lines: [n, EDIT_WORDS] int64.
+        lines: [n, EDIT_WORDS] int64, see `line_of`.
         history: [R, T] int32, the tokens of every row, start token first; nothing is read without an edit
             that needs it.
         prompt: [S, P] int32, by slot.

@@ -1,0 +1,98 @@
+"""The operator `edit_logits`: what stays, and what it refuses. `tests/processors` has what each edit does."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pybeam.contracts import Edit
+
+V, INF = 5, math.inf
+
+pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def ints(values) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def edited(rules: list, arrays: list[Tensor], logits: Tensor, **changes) -> list[list[float]]:
+    """The logits of rows in slots 0, 1, ..., each with a history of its own."""
+    num = len(logits)
+    given = dict(
+        logits=logits,
+        rules=[word for rule in rules for word in (*rule, 0, 0)[:3]],
+        arrays=arrays,
+        history=ints([[0, 3, 2]] * num),
+        prompt=ints([[]] * num),
+        slot=torch.arange(num, dtype=torch.int32),
+        position=ints([2] * num),
+        prefix_length=ints([0] * num),
+        max_length=ints([3] * num),
+        eos_ids=[1],
+    )
+    torch.ops.pybeam.edit_logits(*(given | changes).values())
+    return logits.tolist()
+
+
+def test_a_banned_nan_is_still_reported():
+    logits = torch.tensor([[0.0, 0.0, math.nan, 0.0, 0.0]])
+    [row] = edited([(Edit.TOKENS, -1)], [ints([[2, 3]])], logits)
+    assert math.isnan(row[2]) and row[3] == -INF
+
+
+def test_what_is_no_column_is_nobodys():
+    logits = torch.zeros(1, V)
+    arrays = [ints([[-1, V, 4]]), torch.tensor([2.0]), ints([V])]
+    rules = [(Edit.TOKENS, -1), (Edit.TOKEN_PENALTY, V), (Edit.FIRST_TOKEN,)]
+    assert edited(rules, arrays, logits, eos_ids=[-1]) == [[0, 0, 0, 0, -INF]]
+    arrays = [torch.tensor([2.0]), torch.tensor([3.0])]
+    rules = [(Edit.REPETITION, 1), (Edit.EOS_PENALTY,), (Edit.NGRAM, 0, 1)]
+    history = ints([[9, V, 2]])
+    found = edited(rules, arrays, torch.ones(1, V), history=history, eos_ids=[7, 3])
+    assert found == [[1, 1, -INF, 3, 1]]
+
+
+def test_every_eos_ends():
+    rules = [(Edit.MIN_LENGTH, 1), (Edit.LAST_TOKEN, 1), (Edit.EOS_PENALTY,)]
+    arrays = [ints([3, 2]), torch.tensor([2.0, 2.0])]
+    found = edited(rules, arrays, torch.ones(2, V), eos_ids=[1, 4])
+    assert found == [[-INF] * V, [-INF, 2, -INF, -INF, 2]]
+
+
+def test_log_probs_follow_logits():
+    rules = [(Edit.TOKENS, -1), (Edit.LOG_SOFTMAX,), (Edit.TOKEN_PENALTY, 0)]
+    [row] = edited(rules, [ints([[1, 2]]), torch.tensor([1.0])], torch.zeros(1, V))
+    third = -math.log(3)
+    assert row == pytest.approx([third - 1, -INF, -INF, third, third])
+
+
+WRONG = [
+    ([(Edit.TOKENS,)], [], {}, "fewer tensors than"),
+    ([], [torch.ones(2)], {}, "but has 1 more"),
+    ([(99,)], [], {}, "must be one of `Edit`, but is 99"),
+    ([(Edit.NGRAM, 0, 0)], [], {}, "an n-gram must have a token"),
+    ([(Edit.NGRAM, 0, 1 << 40)], [], {}, "does not fit in int32"),
+    ([(Edit.TOKENS,)], [ints([[1]])], {}, "a line for each of 2 slots, but has 1"),
+    ([(Edit.TOKENS,)], [torch.ones(2, 3)], {}, "must be int32, but is float32"),
+    ([(Edit.MIN_LENGTH,)], [ints([[1], [1]])], {}, "must have 1 dimensions, but has 2"),
+    ([(Edit.BIASED_PREFIX,)], [torch.ones(2, 1), ints([[1], [1]])], {}, "must have two numbers"),
+    ([], [], dict(prompt=ints([[3]])), "`prompt` must have a line for each"),
+    (
+        [],
+        [],
+        dict(logits=torch.zeros(2, V, dtype=torch.float64)),
+        "the reference backend takes float64",
+    ),
+    ([], [], dict(slot=ints([0, 2])), "`slot` is out of range"),
+    ([(Edit.NGRAM, 0, 1)], [], dict(position=ints([2, 3])), "must have the tokens up to"),
+]
+
+
+@pytest.mark.parametrize(("rules", "arrays", "changes", "message"), WRONG)
+def test_wrong_arguments(rules, arrays, changes, message):
+    with pytest.raises(RuntimeError, match=message):
+        edited(rules, arrays, **(dict(logits=torch.zeros(2, V)) | changes))
