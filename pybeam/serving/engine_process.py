@@ -89,7 +89,7 @@ def receive(connection: Connection) -> Any:
 
 def in_both(algorithm: Algorithm) -> list[Any]:
     """Return what both processes have of an algorithm: the fields of its processors, such as a catalogue."""
-    own = [one for one in algorithm.processors if is_dataclass(one)]
+    own: list[Any] = [one for one in algorithm.processors if is_dataclass(one)]
     return [getattr(one, field.name) for one in own for field in fields(one)]
 
 
