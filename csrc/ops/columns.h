@@ -67,7 +67,7 @@ class StepColumns {
         columns_.out = out_.room(num_rows * columns_.num_columns);
     }
 
-    // What makes them of logits of the rows.
+    // The call that makes them of the logits of the rows.
     CatalogueColumnsParams* params() { return &columns_; }
 
     ColumnTokens tokens() const {

@@ -109,7 +109,7 @@ class Step:
 
     @cached_property
     def _columns(self) -> StepColumns | None:
-        """What the program needs to see the columns that `choose` sees."""
+        """Return what the program needs to see the columns that `choose` sees."""
         if not self._narrows:
             return None
         return self._arrays.processors.step_columns(self.rows.eos_id)
