@@ -101,7 +101,7 @@ class AllowedItems(ColumnProcessor):
                 f"{max_length}; a search that is cut earlier would end within items",
             )
 
-    def can_narrow(self, eos_id: int) -> bool:
+    def can_narrow(self, eos_id: int, own: AllowedItems) -> bool:
         smallest, largest = self.catalogue.token_range
         return not smallest < eos_id < largest
 

@@ -123,10 +123,10 @@ class ProcessorChain:
         halves = bool(self._processors) and logits.dtype in HALVES
         return torch.float32 if halves else logits.dtype
 
-    def can_narrow(self, eos_id: int) -> bool:
-        """Whether a call may give columns, those of the last processor."""
+    def can_narrow(self, eos_id: int, own: Sequence[AnyProcessor]) -> bool:
+        """Whether a call may give columns, those of the last processor; see `ColumnProcessor`."""
         last = self._processors[-1].processor if self._processors else None
-        return last is not None and _gives_columns(last) and last.can_narrow(eos_id)
+        return last is not None and _gives_columns(last) and last.can_narrow(eos_id, own[-1])
 
     def wanted(self, rows: Rows) -> Tensor | None:
         """The tokens [U] whose logits a call that narrows reads; None: all, or the host cannot know."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,11 @@ class ColumnProcessor(Processor):
     gives_columns = True
 
     @abstractmethod
-    def can_narrow(self, eos_id: int) -> bool:
-        """Whether columns order tokens as the vocabulary does, wherever EOS stands."""
+    def can_narrow(self, eos_id: int, own: Any) -> bool:
+        """Whether columns of a request order tokens as the vocabulary does, with EOS where this one puts it.
+
+        `own` is the processor that the request has in place of this one, or this one.
+        """
 
     @abstractmethod
     def columns(

@@ -68,8 +68,13 @@ class AllowedTranslations(ColumnProcessor):
         tokens = tuple(self.shortlist.tokens_of(source))
         return dataclasses.replace(self, tokens=tokens, by_source=False)
 
-    def can_narrow(self, eos_id: int) -> bool:
-        return self.shortlist.is_on_one_side(eos_id)
+    def can_narrow(self, eos_id: int, own: AllowedTranslations) -> bool:
+        # ascending
+        ends = own.tokens[:1] + own.tokens[-1:]
+        eos_first = self.shortlist.is_behind(eos_id)
+        return self.shortlist.is_on_one_side(eos_id) and all(
+            (token > eos_id) == eos_first for token in ends
+        )
 
     def columns(
         self,
@@ -131,7 +136,8 @@ def allowed_translations(shortlist: Shortlist) -> AllowedTranslations:
     has a list of its own, whatever else is in its batch; Marian and CTranslate2 take the union of a batch.
 
     Stage "log_probs". Per request: the shortlist. As the last processor, where EOS is less than all ids of
-    the lists or greater, a step selects among the columns of the lists. A model still computes all columns,
+    the lists or greater, a step selects among the columns of the lists. A request whose own list has ids on
+    the other side of EOS ends that from then on, which changes no result. A model still computes all columns,
     so a list changes outputs and saves next to no time.
 
     Args:

@@ -64,7 +64,7 @@ class BeamState(LiveArrays):
     @property
     def options(self) -> tuple[bool, ...]:
         """The rules that a captured step has as constants, beside the sizes of its arguments."""
-        return tuple(vars(self.active).values())
+        return *vars(self.active).values(), self.can_narrow
 
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """Start these beams, each with one row, the start token, in an empty slot.

@@ -42,7 +42,8 @@ class LiveArrays:
         tree: the token tree.
         beams: see `Beams`; replaced when it grows.
         processors: the algorithm's processors.
-        can_narrow: whether steps may see columns in place of the vocabulary.
+        can_narrow: whether steps may see columns in place of the vocabulary; not from the first request on
+            whose columns would order tokens otherwise.
         skips_forced: whether steps skip logits of rows whose next token is given.
         drafts, vocab_size: see `DraftState`; None and 0 for beams.
         demotes: whether an EOS right behind a prefix must be the best candidate.
@@ -64,7 +65,7 @@ class LiveArrays:
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
-        self.can_narrow = self.processors.can_narrow(eos_ids[0])
+        self.can_narrow = self.processors.can_narrow(eos_ids[0], algorithm.processors)
         self.skips_forced = backend.skips_forced_logits
         self.drafts: Drafts | None = None
         self.vocab_size = 0
@@ -154,6 +155,8 @@ class LiveArrays:
             self._write(self.beams.prefix, slots, given, longest)
             self._write(self.beams.early_width, slots, widths, most)
         processors = [beam.algorithm.processors for beam in beams]
+        narrow = self.processors.can_narrow
+        self.can_narrow = self.can_narrow and all(narrow(self.eos_ids[0], p) for p in processors)
         self.processors.open(slots, processors, [beam.prompt for beam in beams])
         ints: list[int] = []
         floats: list[float] = []

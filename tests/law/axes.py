@@ -49,7 +49,8 @@ def odd(model: Model) -> Callable[[Any], Tensor]:
 CATALOGUE = pybeam.Catalogue.build(ITEMS)
 # what translates the tokens of sources, and what is always allowed
 TRANSLATIONS = {(3, 6): [9], **{(i,): [3 + i % 4, 8 + i % 3] for i in range(3, 17)}}
-OTHER_TRANSLATIONS = {(i,): [4 + i % 7] for i in range(3, 17, 2)}
+# 0 is less than EOS
+OTHER_TRANSLATIONS = {(i,): [4 + i % 7] for i in range(3, 17, 2)} | {(4,): [0]}
 ALWAYS = [5, 10]
 SHORTLIST, OTHER_SHORTLIST = (
     pybeam.Shortlist(rules, ALWAYS) for rules in (TRANSLATIONS, OTHER_TRANSLATIONS)

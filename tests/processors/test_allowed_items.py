@@ -141,7 +141,7 @@ def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name, reno
     target = pybeam.Request([1], target=ITEMS[3])
     mixed = decoded(model, algorithm, pybeam.Fifo(4), backend, [*requests, target])
     assert essence(mixed[:-1]) == narrow
-    monkeypatch.setattr(AllowedItems, "can_narrow", lambda self, eos_id: False)
+    monkeypatch.setattr(AllowedItems, "can_narrow", lambda self, eos_id, own: False)
     assert essence(decoded(model, algorithm, pybeam.Fifo(4), backend, requests)) == narrow
 
 

@@ -69,7 +69,7 @@ def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name):
     target = pybeam.Request([1], target=[2, 2])
     mixed = decoded(model, algorithm, pybeam.Fifo(4), backend, [*requests_of(), target])
     assert essence(mixed[:-1]) == narrow
-    monkeypatch.setattr(AllowedTranslations, "can_narrow", lambda self, eos_id: False)
+    monkeypatch.setattr(AllowedTranslations, "can_narrow", lambda self, eos_id, own: False)
     assert essence(decoded(model, algorithm, pybeam.Fifo(4), backend, requests_of())) == narrow
 
 
@@ -82,7 +82,7 @@ def test_a_list_of_all_tokens_changes_nothing(backend, first):
         lambda *rows: table.fn(*rows).index_fill(1, never, -math.inf), V, BOS, EOS
     )
     rule = allowed_translations(pybeam.Shortlist({}, range(first, V), without=[EOS]))
-    assert rule.can_narrow(EOS) == (first == 2)
+    assert rule.can_narrow(EOS, rule) == (first == 2)
     algorithm = pybeam.fixed_beam(4, n_best=4, max_length=8)
     for one, other in zip(
         decoded(model, with_chain(algorithm, rule), pybeam.Fifo(4), backend, requests_of()),
@@ -136,6 +136,21 @@ def test_a_request_has_a_shortlist_of_its_own(backend):
         [found] = result.hypotheses
         assert found.tokens[request.prefix_length :]
         assert set(found.tokens[request.prefix_length :]) <= set(rule)
+
+
+@pytest.mark.parametrize("always", [[8], [2], []])
+def test_a_list_on_another_side_of_eos(backend, always):
+    """Of equally probable tokens the smallest wins, whatever lists the neighbours have."""
+    model = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), V), V, BOS, 5)
+    rules = {one: [allowed_translations(pybeam.Shortlist({}, [one, 9]))] for one in (2, 8)}
+    algorithm = pybeam.greedy(
+        max_length=3, processors=[allowed_translations(pybeam.Shortlist({}, always))]
+    )
+    requests = [pybeam.Request([1], processors=rules[one]) for one in (8, 2, 8)]
+    alone = [decoded(model, algorithm, pybeam.Batch(1), backend, [one])[0] for one in requests]
+    together = decoded(model, algorithm, pybeam.Fifo(4, window=1), backend, requests)
+    for results in (alone, together):
+        assert [h.tokens for r in results for h in r.hypotheses] == [[], [2, 2, 2], []]
 
 
 def test_a_target_gets_the_score_of_the_search():
