@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,7 +86,13 @@ class TokenLogProbs:
 
     def __init__(self, num_lines: int, num_tokens: int, device: torch.device) -> None:
         # rows without a line write to the last one
-        self.values = torch.zeros(num_lines + 1, num_tokens, device=device)
+        shape = num_lines + 1, num_tokens
+        if device.type == "cpu":
+            # copies of this process write to it, too
+            memory = mmap.mmap(-1, max(1, math.prod(shape)) * np.dtype(np.float32).itemsize)
+            self.values = torch.from_numpy(np.ndarray(shape, np.float32, memory))
+        else:
+            self.values = torch.zeros(shape, device=device)
         self._free = list(range(num_lines))
 
     @property
