@@ -9,7 +9,7 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.contracts import ColumnRules
+from pybeam.contracts import ColumnRules, Normalise
 from pybeam.triton_kernels.logits.catalogue import catalogue_child, catalogue_columns
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
 
@@ -37,6 +37,13 @@ def launches():
         yield from recorded(
             lambda logits=logits, rules=rules: catalogue_columns(arrays, logits, node, node, rules)
         )
+
+
+def test_sums_over_columns_do_not_depend_on_the_longest_list():
+    """The same machine code sums the columns, so a row keeps its bits when a longer list comes."""
+    given = (ints(700), ints(3), ints(1, 64)), torch.zeros(1, 1000), ints(1), ints(1)
+    calls = [ColumnRules(1, True, num, Normalise.COLUMNS) for num in (64, 640)]
+    assert len(distinct([*recorded(lambda: [catalogue_columns(*given, r) for r in calls])])) == 1
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.contracts import ColumnRules
+from pybeam.contracts import ColumnRules, Normalise
 from pybeam.triton_kernels.arithmetic import exp_shifted
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # halvings after which a search among any number of edges has ended
 HALVINGS = tl.constexpr(32)
 ROWS = 64
+MAX_BLOCK = 1024
 
 
 @triton.jit
@@ -150,6 +151,9 @@ def catalogue_columns(
         count = torch.where(inner == node, first[inner + 1] - first[inner.clamp(min=0)], 0)
         num_columns = max(1, int(count.clamp(min=0).max()) if node.numel() else 0)
     out = torch.empty(node.numel(), num_columns + 1, device=node.device)
+    # a sum over columns goes by lanes, whose number must not change when a longer list comes
+    num_lanes = max(64, triton.next_power_of_2(num_columns))
+    block = MAX_BLOCK if normalise == Normalise.COLUMNS else min(MAX_BLOCK, num_lanes)
     if node.numel():
         columns_kernel[(node.numel(),)](
             out,
@@ -167,6 +171,6 @@ def catalogue_columns(
             eos_id,
             EOS_FIRST=eos_first,
             NORMALISE=normalise,
-            BLOCK=min(1024, max(64, triton.next_power_of_2(num_columns))),
+            BLOCK=block,
         )
     return out
