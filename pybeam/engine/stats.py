@@ -50,6 +50,11 @@ class Stats:
         self.stop_reasons[result.stop_reason] += 1
         return result
 
+    def continuing(self, earlier: Stats) -> Stats:
+        """Go on counting where an earlier call has ended, whose pages are gone. Returns these counts."""
+        vars(self).update(vars(earlier), pages=0, free_pages=0)
+        return self
+
     @property
     def expansions_per_step(self) -> float:
         """Rows that a step sends through the model, on average."""

@@ -30,10 +30,11 @@ from pybeam.search.algorithms import Algorithm
 
 
 class Beginning(NamedTuple):
-    """A stream begins; see `StreamOptions`."""
+    """A stream begins; see `StreamOptions`. It goes on with the counts of the one before."""
 
     log_probs: bool
     partials: bool
+    stats: Stats
 
 
 class Report(NamedTuple):
@@ -260,8 +261,9 @@ def serve_streams(decoder: Decoder, flags: Sequence[np.ndarray], connection: Con
             beginning: Beginning = receive(connection)
             arrivals = SentArrivals(connection, decoder.schedule, known, flags)
             try:
-                stream = decoder._start(arrivals, **beginning._asdict())
-                arrivals.stats = decoder.stats
+                log_probs, partials, before = beginning
+                stream = decoder._start(arrivals, log_probs=log_probs, partials=partials)
+                arrivals.stats = decoder.stats.continuing(before)
                 for item in stream:
                     arrivals.put(item)
             except (EOFError, OSError):

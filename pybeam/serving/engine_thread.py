@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -18,10 +19,14 @@ from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
 from pybeam.serving.forecast import Forecast
+from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.model_queue import ModelQueue
 from pybeam.serving.ticket import Ticket
 
 log = logging.getLogger("pybeam.serving")
+
+# after a stream that could not begin, while other engines work
+RETRY_SECONDS = 1.0
 
 
 class EngineThread(Arrivals):
@@ -35,7 +40,7 @@ class EngineThread(Arrivals):
 
     Attributes:
         load: what the last step decoded.
-        stats: of the stream.
+        stats: of its streams.
         is_idle: whether it sleeps until a request comes.
         is_stalled: whether its step takes too long.
     """
@@ -59,7 +64,9 @@ class EngineThread(Arrivals):
         self._forecast = Forecast()
         # when its step began, and the requests that it has taken since
         self._step_began, self._num_newcomers = math.inf, 0
-        self._num_steps = 0  # of the stream, until then
+        self._num_steps = 0  # until then
+        # whether it goes on with its steps until its process hears the answer
+        self._hears_late = False
         self.thread = threading.Thread(target=self._run, name=f"pybeam {queue.name}", daemon=True)
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
@@ -81,7 +88,11 @@ class EngineThread(Arrivals):
         """Take the request whose turn it is. Returns the time, how many wait, who is too late, and it."""
         queue = self._queue
         with queue.changed:
+            # it asks, so its stream has begun
+            queue.broken.discard(self)
             if may_wait:
+                self._hears_late = False
+                queue.unheard.pop(self, None)
                 self._sleep()
                 if not queue.taken:
                     queue.speed.begin(queue.clock())
@@ -97,8 +108,10 @@ class EngineThread(Arrivals):
                 self._tickets[ticket.index] = queue.taken[ticket.index] = ticket
                 self._num_taken += 1
                 self._num_newcomers += 1
+                if self._hears_late:
+                    queue.unheard.setdefault(self, False)
                 # or the first step would be its own call
-                queue.has_news[0] = bool(queue.waiting) or bool(queue.must_leave[0])
+                queue.has_news[0] = bool(queue.waiting or queue.unheard or queue.must_leave[0])
             return now, len(queue.waiting), late, ticket
 
     def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
@@ -166,6 +179,11 @@ class EngineThread(Arrivals):
                 if ticket.leaves is not None:
                     # said once
                     leaving[index], ticket.leaves = ticket.leaves, None
+            # its process has heard the answer before, and goes on until it hears this one
+            self._hears_late = isinstance(self.decoder, ForkedDecoder)
+            self._queue.unheard.pop(self, None)
+            if leaving and self._hears_late:
+                self._queue.unheard[self] = True
             self._queue.settle_news()
         return leaving
 
@@ -201,7 +219,7 @@ class EngineThread(Arrivals):
             num_taken = self._num_taken
             try:
                 stream = self.decoder.stream(requests)
-                self.stats = self.decoder.stats
+                self.stats = self.decoder.stats.continuing(self.stats)
                 for item in stream:
                     self._deliver(item)
                 break
@@ -210,19 +228,31 @@ class EngineThread(Arrivals):
                     log.exception("an engine of model %r failed, and starts anew", queue.name)
                 with queue.changed:
                     taken, self._tickets = self._tickets, {}
+                    queue.unheard.pop(self, None)
                 queue.fail(taken.values(), error)
-                if self._num_taken == num_taken:
-                    # a stream that fails before it takes a request will fail again
-                    queue.cancel_all(error)
-                    if self._is_over():
-                        break
+                if self._num_taken == num_taken and self._is_over(error):
+                    break
         self._on_end()
 
-    def _is_over(self) -> bool:
-        """Wait until a request comes. Returns whether there will be none."""
-        with self._queue.changed:
+    def _is_over(self, error: BaseException) -> bool:
+        """Wait until a request comes, after a stream that took none. Returns whether there will be none.
+
+        Such a stream will fail again, so callers hear of it if no other engine works.
+        """
+        queue = self._queue
+        with queue.changed:
+            queue.broken.add(self)
+            is_last = len(queue.broken) == self._num_engines
+        if is_last:
+            queue.cancel_waiting(error)
+        else:
+            self.is_idle = True
+            time.sleep(RETRY_SECONDS)
+        with queue.changed:
             self._sleep()
-            return not self._queue.waiting
+            # one that works may sleep, too
+            queue.changed.notify()
+            return not queue.waiting
 
     def _deliver(self, item: Result | Partial) -> None:
         """Hand out what the engine's stream yields."""

@@ -66,7 +66,7 @@ class ForkedDecoder(Decoder):
         self, requests: Iterable[Any] | Arrivals, stats: Stats, options: StreamOptions
     ) -> Generator[list[Result | Partial]]:
         arrivals = requests if isinstance(requests, Arrivals) else IterableArrivals(requests)
-        beginning = Beginning(options.log_probs, options.partials)
+        beginning = Beginning(options.log_probs, options.partials, stats)
         questions = _Questions(arrivals, in_both(self.algorithm))
         connection: Connection | None = None
         end: Exception | bool | None = None

@@ -53,6 +53,9 @@ class ModelQueue:
         waiting: the requests that wait.
         taken: those that engines have, by index.
         has_news, must_leave: see `Arrivals`; those of all engines.
+        unheard: the engines whose process has not heard its last answer, and whether a request must leave by
+            that answer.
+        broken: the engines whose last stream could not begin.
         speed: how fast the engines work.
         is_closed: whether no more requests are taken.
         is_stalled: whether no engine works, since the steps of all take too long.
@@ -73,6 +76,8 @@ class ModelQueue:
         self.taken: dict[int, Ticket] = {}
         # copies of this process see them, too
         self.has_news, self.must_leave = np.frombuffer(mmap.mmap(-1, 2), np.bool_).reshape(2, 1)
+        self.unheard: dict[object, bool] = {}
+        self.broken: set[object] = set()
         self.speed = SpeedEstimate()
         self.is_closed = self.is_stalled = False
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
@@ -145,8 +150,9 @@ class ModelQueue:
 
         The caller holds the lock.
         """
-        self.must_leave[0] = any(ticket.leaves is not None for ticket in self.taken.values())
-        self.has_news[0] = bool(self.waiting) or self.must_leave[0]
+        leaving = any(ticket.leaves is not None for ticket in self.taken.values())
+        self.must_leave[0] = leaving or any(self.unheard.values())
+        self.has_news[0] = bool(self.waiting or self.unheard) or self.must_leave[0]
 
     def close(self) -> None:
         """Take no more requests. The engines end when all that have been taken are done."""

@@ -14,6 +14,8 @@ import pytest
 import pybeam
 from pybeam.engine.schedule import LoadLevel
 from pybeam.serving.answers import Cost
+from pybeam.serving.engine_thread import EngineThread
+from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.ticket import Ticket
 from support.gates import WAIT_SECONDS
 from support.served import MODEL, REQUESTS, answers, decoder, expected, gated, told, wait_for
@@ -105,6 +107,28 @@ def test_a_flag_stays_until_the_last_engine_has_heard_it():
         assert queue.must_leave[0] and queue.has_news[0]
         assert len(engine.between_steps(LoadLevel())) == leaving
     assert not queue.must_leave[0] and not queue.has_news[0]
+
+
+def test_a_flag_stays_until_a_process_has_heard_the_answer():
+    """Or its next steps, which begin before the answer is there, would go on for long without it."""
+    queue = pybeam.Service(decoder())._groups["default"].queue
+    engine = EngineThread(queue, ForkedDecoder(decoder(), None, 0), 1, lambda: None)
+    tickets = [Ticket(request=one, cost=Cost(0, 1), submitted=0.0) for one in REQUESTS[:2]]
+    for ticket in tickets:
+        queue.submit(ticket)
+    # a process that waits for the answer hears it at once
+    assert engine.next(may_wait=True) is not None and queue.has_news[0]
+    assert not engine.between_steps(LoadLevel())
+    assert engine.next(may_wait=False) is not None
+    assert queue.has_news[0] and not queue.must_leave[0]
+    assert not engine.between_steps(LoadLevel()) and not queue.has_news[0]
+    assert tickets[0].future.cancel()
+    assert len(engine.between_steps(LoadLevel())) == 1
+    assert queue.has_news[0] and queue.must_leave[0]
+    assert not engine.between_steps(LoadLevel())
+    assert not queue.has_news[0] and not queue.must_leave[0]
+    queue.submit(Ticket(request=REQUESTS[2], cost=Cost(0, 1), submitted=0.0))
+    assert engine.next(may_wait=True) is not None and not queue.has_news[0]
 
 
 def test_when_it_is_done():

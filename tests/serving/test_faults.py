@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 
 import pytest
@@ -105,6 +106,9 @@ def test_an_engine_that_fails_tells_its_callers_and_starts_anew():
         # those that it had taken, and no others
         assert 0 < failed <= 2 * (4 + 1)
         assert service.is_ready
+        # counts of streams that have failed are not lost
+        [engine] = service._groups["default"]._engines
+        assert engine.stats.sources >= len(futures) - failed
         assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
 
 
@@ -119,6 +123,17 @@ def test_an_engine_that_never_begins_tells_everybody():
         for request in REQUESTS[:3]:
             with pytest.raises(Oops):
                 service.submit(request).result(WAIT_SECONDS)
+
+
+def test_an_engine_that_never_begins_costs_nobody_anything_beside_one_that_works(monkeypatch):
+    monkeypatch.setattr("pybeam.serving.engine_thread.RETRY_SECONDS", 0.001)
+    plain = decoder()
+    hopeless = [Hopeless(copy.copy(MODEL), plain.algorithm, plain.schedule) for _ in range(2)]
+    with pybeam.Service([hopeless[0], plain, hopeless[1]]) as service:
+        assert answers([service.submit(request) for request in REQUESTS]) == expected()
+        # each of them wakes alone, and lets one that works know
+        for _ in range(9):
+            assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
 
 
 def test_an_engine_that_waits_after_it_failed_does_not_hang():

@@ -131,8 +131,11 @@ def test_a_crash_costs_the_requests_of_its_process_alone():
 
 def test_a_process_that_is_killed_while_it_sleeps_costs_nothing():
     with started() as service:
+        num_steps = 0
         for _ in range(3):
             assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+            # counts never fall
+            assert num_steps < (num_steps := service.status().num_steps)
             [pid] = processes(service)
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda pid=pid: not is_alive(pid))
