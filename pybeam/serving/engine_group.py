@@ -69,10 +69,15 @@ class EngineGroup:
         return f"EngineGroup({self.decoder!r}, {len(self._engines)} engines, {counts})"
 
     def warm_up(self) -> None:
-        """Let every engine decode some requests, before it is started."""
+        """Let every engine decode some requests, before it is started. If that fails, nothing is left."""
         at_once = 1 if self._server is None else len(self._engines)
-        with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(Decoder.warm_up, [engine.decoder for engine in self._engines]))
+        try:
+            with ThreadPoolExecutor(at_once) as pool:
+                list(pool.map(Decoder.warm_up, [engine.decoder for engine in self._engines]))
+        except BaseException:
+            self.release()
+            self.end_processes()
+            raise
 
     def start(self) -> None:
         """Start the threads."""

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from pybeam.decoder import Decoder
 from pybeam.engine.admission import ENCODE_AHEAD
@@ -78,14 +79,26 @@ def packed(message: object) -> bytes:
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
+class HungUp(Exception):
+    """The other process has ended, or wants nothing more."""
+
+
 def send(connection: Connection, message: object) -> None:
-    """Send a message. Raises OSError if the other process has ended."""
-    connection.send_bytes(packed(message))
+    """Send a message. Raises HungUp."""
+    content = packed(message)
+    try:
+        connection.send_bytes(content)
+    except OSError as error:
+        raise HungUp from error
 
 
 def receive(connection: Connection) -> Any:
-    """Wait for a message. Raises EOFError or OSError if the other process has ended."""
-    return pickle.loads(connection.recv_bytes())
+    """Wait for a message. Raises HungUp."""
+    try:
+        content = connection.recv_bytes()
+    except (EOFError, OSError) as error:
+        raise HungUp from error
+    return pickle.loads(content)
 
 
 def in_both(algorithm: Algorithm) -> list[Any]:
@@ -121,6 +134,10 @@ def packed_request(request: Request, known: Sequence[Any]) -> bytes:
 
     Raises what its classes raise if they do not pickle.
     """
+    source = request.source
+    if isinstance(source, Tensor) and source.untyped_storage().nbytes() > source.nbytes:
+        # a part of a batch would take the batch along
+        request = replace(request, source=source.clone())
     if not request.processors:
         return packed(request)
     file = io.BytesIO()
@@ -202,6 +219,9 @@ class SentArrivals(Arrivals):
         """Take what the stream gives."""
         if isinstance(item, Result):
             self._inside.discard(item.index)
+            # many requests are never watched
+            self._watches.pop(item.index, None)
+            self._leaving.pop(item.index, None)
             if item.error is not None:
                 item = replace(item, error=portable(item.error))
         self._items.append(item)
@@ -233,19 +253,24 @@ class SentArrivals(Arrivals):
         self._has_asked, self._is_over = False, answer.is_last
         self._leaving.update(answer.leaving)
         for index, request, watch in answer.arrived:
-            read = RequestUnpickler(io.BytesIO(request), self._known).load()
+            try:
+                read = RequestUnpickler(io.BytesIO(request), self._known).load()
+            # whatever a class of the caller does
+            except Exception as error:
+                self._items.append(Result(index, None, [], "error", error=portable(error)))
+                continue
             self._arrived.append((index, read))
             self._watches[index] = watch
 
 
 def portable(error: Exception) -> Exception:
-    """Return the error, or one that says the same if another process could not read it."""
-    try:
-        pickle.loads(packed(error))
+    """Return the error, or one that says the same if another process would not read it as it is."""
     # whatever the error's class does
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+    with suppress(Exception):
+        read = pickle.loads(packed(error))
+        if type(read) is type(error) and str(read) == str(error):
+            return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def serve_streams(decoder: Decoder, flags: Sequence[np.ndarray], connection: Connection) -> None:
@@ -256,7 +281,7 @@ def serve_streams(decoder: Decoder, flags: Sequence[np.ndarray], connection: Con
         flags, connection: see `SentArrivals`.
     """
     known = in_both(decoder.algorithm)
-    with suppress(EOFError, OSError):
+    with suppress(HungUp):
         while True:
             beginning: Beginning = receive(connection)
             arrivals = SentArrivals(connection, decoder.schedule, known, flags)
@@ -266,7 +291,7 @@ def serve_streams(decoder: Decoder, flags: Sequence[np.ndarray], connection: Con
                 arrivals.stats = decoder.stats.continuing(before)
                 for item in stream:
                     arrivals.put(item)
-            except (EOFError, OSError):
+            except HungUp:
                 raise
             except Exception as error:
                 arrivals.end(error)

@@ -25,9 +25,11 @@ NUMBER_BYTES = 4
 class ForkServer:
     """A process from which others begin as copies, so that all have the same weights in the same memory.
 
-    It is a copy of the process that starts it, and does nothing else: it has one thread, no locks that
-    another thread may hold, and none of the sockets. Its copies begin within milliseconds, and as often as
-    they are asked for. All of them end when the server is stopped, or when the process that started it ends.
+    It is a copy of the process that starts it, and does nothing else. It has one thread, beside those
+    that a library starts anew in every copy, as OpenTelemetry does, and takes no lock that another thread may
+    have held. It has none of the sockets and pipes, but for standard input, output and errors.
+    Its copies begin within milliseconds, and as often as they are asked for. All of them end when the server
+    is stopped, or when the process that started it ends and no other copy of that process is left.
 
     Args:
         serve: is called in each new process with a number and a connection, and ends the process when it
@@ -66,21 +68,20 @@ class ForkServer:
         with self._lock:
             self._is_over = True
             self._hang_up()
-            if self._is_alive():
-                os.waitpid(self._pid, 0)
+            self._is_alive(0)
 
-    def _is_alive(self) -> bool:
-        if not self._pid:
-            return False
-        try:
-            return os.waitpid(self._pid, os.WNOHANG) == (0, 0)
-        except ChildProcessError:
-            # it has ended, and another part of the program has waited for all children
-            return False
+    def _is_alive(self, options: int = os.WNOHANG) -> bool:
+        """Return whether the server runs. With other options of `os.waitpid`: wait until it has ended."""
+        # it may have ended before, if the program ignores what becomes of children, or waits for all of them
+        with contextlib.suppress(ChildProcessError):
+            if self._pid and os.waitpid(self._pid, options) == (0, 0):
+                return True
+        self._pid = 0  # the number may now be that of another child
+        return False
 
     def _hang_up(self) -> None:
         if self._control is not None:
-            self._control.close()
+            hang_up(self._control)
             self._control = None
 
     def _start(self) -> None:
@@ -108,7 +109,7 @@ class ForkServer:
         # a terminal or a service manager sends them to all processes; the first one decides what they mean
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        _close_sockets(control.fileno())
+        _close_all_but(control.fileno())
         # to look for garbage in what all share would copy it
         gc.freeze()
         pids: set[int] = set()
@@ -127,6 +128,8 @@ class ForkServer:
                     control.close()
                     _end_behind(partial(self._serve, _number(asked), Connection(files[0])))
                 pids.add(pid)
+                # it may have ended before it was known
+                _reap(pids)
             os.close(files[0])
             control.sendall(_bytes(pid))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -151,25 +154,46 @@ def _end_behind(act: Callable[[], None]) -> NoReturn:
     raise AssertionError
 
 
+def hang_up(connection: Connection | socket.socket) -> None:
+    """Close a connection. Its other end notices, though a copy of this process may have it as well."""
+    with contextlib.suppress(OSError):  # the other end is closed
+        own = socket.socket(fileno=connection.fileno())
+        try:
+            own.shutdown(socket.SHUT_RDWR)
+        finally:
+            own.detach()
+    connection.close()
+
+
 def _reap(pids: set[int]) -> None:
-    """Forget those of the processes that have ended, and say so if something ended them."""
+    """Forget those of the processes that have ended, and say so if something ended them.
+
+    It is called at a signal, which may come while it runs.
+    """
     for pid in list(pids):
-        found, status = os.waitpid(pid, os.WNOHANG)
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            found, status = pid, 0  # another call has found it
         if found:
-            pids.remove(pid)
+            pids.discard(pid)
         if status:
             log.error("process %d has ended with status %d", pid, os.waitstatus_to_exitcode(status))
 
 
-def _close_sockets(kept: int) -> None:
-    """Close all sockets but one. They are the maker's, whose clients wait until all copies are closed.
+def _close_all_but(kept: int) -> None:
+    """Close all sockets and pipes but one, and standard input, output and errors.
 
-    Their numbers stay taken, so that objects that still name them close nothing else.
+    They are the maker's, and whoever is at the other end waits until all copies are closed. Their numbers
+    stay taken, so that objects that still name them close nothing else.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/dev/fd")):
+        if number in {0, 1, 2, kept}:
+            continue
         with contextlib.suppress(OSError):  # that of the folder itself is gone
-            if number != kept and stat.S_ISSOCK(os.fstat(number).st_mode):
+            mode = os.fstat(number).st_mode
+            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
                 os.dup2(nothing, number)
 
 

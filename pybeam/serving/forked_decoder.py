@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,6 +19,7 @@ from pybeam.request import Partial, Request, Result
 from pybeam.serving.engine_process import (
     Answer,
     Beginning,
+    HungUp,
     Report,
     in_both,
     packed_request,
@@ -25,7 +27,7 @@ from pybeam.serving.engine_process import (
     send,
 )
 from pybeam.serving.errors import EngineCrashed
-from pybeam.serving.fork_server import ForkServer
+from pybeam.serving.fork_server import ForkServer, hang_up
 
 # processes that may end one after another, before they have decoded anything, until callers hear of it
 MOST_LOSSES = 3
@@ -54,12 +56,13 @@ class ForkedDecoder(Decoder):
     def kill(self) -> None:
         """End the process in the middle of its step. The stream hears of it; any thread may call it."""
         if self._connection is not None:
-            os.kill(self._pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended, which the stream has not heard yet
+                os.kill(self._pid, signal.SIGKILL)
 
     def release(self) -> None:
         """End the process, and so free what it keeps between calls. The next stream has a new one."""
         if self._connection is not None:
-            self._connection.close()
+            hang_up(self._connection)
             self._connection = None
 
     def _run(
@@ -86,7 +89,7 @@ class ForkedDecoder(Decoder):
                             yield refused
                         send(connection, questions.answer)
                         questions.are_answered()
-                except (EOFError, OSError) as error:
+                except (HungUp, OSError) as error:
                     self._lose()
                     if questions.ids or self._num_losses >= MOST_LOSSES:
                         raise EngineCrashed(
@@ -110,7 +113,9 @@ class ForkedDecoder(Decoder):
         """Note that the process has ended, and pause if another had before it did anything."""
         self.release()
         if self._num_losses:
-            time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._num_losses - 1)))
+            # many may be lost, and a float is not endless
+            num_doubled = min(self._num_losses - 1, 30)
+            time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**num_doubled))
         self._num_losses += 1
 
 

@@ -142,7 +142,7 @@ class Service:
         group.release()
 
     def start(self, *, warm_up: bool = True) -> Service:
-        """Start the engines. Returns the service.
+        """Start the engines. Returns the service. If that fails, the service is closed.
 
         Args:
             warm_up: whether some random requests are decoded first, so that memory is there, and kernels are
@@ -155,10 +155,14 @@ class Service:
             if self._state != "new":
                 raise ServiceClosed("a service is started once; make a new one")
             self._state = "running"
-        for group in self._groups.values():
-            if warm_up:
-                group.warm_up()
-            group.start()
+        try:
+            for group in self._groups.values():
+                if warm_up:
+                    group.warm_up()
+                group.start()
+        except BaseException:
+            self.close(timeout=0)
+            raise
         self._timer.start()
         return self
 
@@ -182,7 +186,7 @@ class Service:
             group.queue.cancel_all(
                 ServiceClosed("the service was closed before the request was done")
             )
-        for group in left:
+        for group in groups:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
             group.join(self._limits.max_step_seconds)
             group.end_processes()

@@ -7,22 +7,36 @@ import gc
 import io
 import multiprocessing
 import os
+import select
 import signal
 import socket
+import time
 
 import pytest
 import torch
 
 import pybeam
 from pybeam.catalogue import allowed_items
+from pybeam.engine.arrivals import Watch
 from pybeam.models import FunctionModel
 from pybeam.serving import DeadlineExceeded, EngineCrashed, EngineStalled, ServiceClosed
-from pybeam.serving.engine_process import RequestUnpickler, in_both, packed_request
+from pybeam.serving.engine_process import (
+    Answer,
+    RequestUnpickler,
+    SentArrivals,
+    in_both,
+    packed,
+    packed_request,
+    portable,
+    send,
+)
+from pybeam.serving.fork_server import ForkServer
+from pybeam.serving.forked_decoder import LONGEST_PAUSE, ForkedDecoder
 from support.gates import WAIT_SECONDS
-from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
+from support.served import MODEL, REQUESTS, answers, decoder, expected, is_alive, told, wait_for
 
 # sources at which the model fails
-KILLS, RAISES, NEVER_ENDS = 100, 101, 102
+KILLS, RAISES, NEVER_ENDS, READS = 100, 101, 102, 103
 
 
 class Odd(Exception):
@@ -30,6 +44,20 @@ class Odd(Exception):
 
     def __init__(self, one, two):
         super().__init__("it is odd")
+
+
+class Decorated(Exception):
+    """An error whose text grows when another process reads it."""
+
+    def __init__(self, text):
+        super().__init__(f"it says {text}")
+
+
+class Unreadable(list):
+    """Token ids that another process cannot read."""
+
+    def __reduce__(self):
+        return os.stat, ("/no/such/file",)
 
 
 class Door:
@@ -49,6 +77,8 @@ class Door:
             os.kill(os.getpid(), signal.SIGKILL)
         if RAISES in bad:
             raise Odd(1, 2)
+        if READS in bad:
+            os.stat("/no/such/file")
         if NEVER_ENDS in bad:
             signal.pause()
         return MODEL.fn(prefixes, lengths, source_ids)
@@ -83,15 +113,6 @@ def burst(service, requests):
 
 def processes(service):
     return [engine.decoder._pid for engine in service._groups["default"]._engines]
-
-
-def is_alive(pid):
-    """Whether a process is there, and not only its exit code."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.thinned(most=1)
@@ -138,7 +159,9 @@ def test_a_process_that_is_killed_while_it_sleeps_costs_nothing():
             assert num_steps < (num_steps := service.status().num_steps)
             [pid] = processes(service)
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda pid=pid: not is_alive(pid))
+            wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
+            # as a watchdog may that has not heard of it
+            service._groups["default"]._engines[0].decoder.kill()
         # whatever made the processes may be killed, too
         os.kill(service._groups["default"]._server._pid, signal.SIGKILL)
         assert answers([service.submit(request) for request in REQUESTS]) == expected()
@@ -208,12 +231,22 @@ def test_the_order_is_that_of_priorities():
 
 
 def test_what_cannot_be_sent_fails_alone():
-    with started(model=Door().model) as service:
+    door = Door()
+    with started(model=door.model) as service:
+        door.shut()
+        unread = pybeam.Request([1], source_id=1, prefix=Unreadable([4]))
+        futures = burst(service, [*REQUESTS[:2], unread, *REQUESTS[2:4]])
+        door.open()
+        with pytest.raises(FileNotFoundError, match="no/such/file"):
+            futures.pop(2).result(WAIT_SECONDS)
+        assert answers(futures) == expected()[:4]
         unfit = pybeam.Request([1], source_id=1, max_length=lambda length: 3)
         with pytest.raises(TypeError, match="cannot be sent to the process"):
             service.submit(unfit).result(WAIT_SECONDS)
         with pytest.raises(RuntimeError, match="Odd: it is odd"):
             service.submit(source(RAISES)).result(WAIT_SECONDS)
+        with pytest.raises(FileNotFoundError, match="no/such/file"):
+            service.submit(source(READS)).result(WAIT_SECONDS)
         with pytest.raises(ValueError, match="`prefix`"):
             service.submit(pybeam.Request([1], prefix=[99])).result(WAIT_SECONDS)
         assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
@@ -231,6 +264,31 @@ def test_what_both_processes_have_is_not_sent():
     assert len(sent) < catalogue.num_bytes / 4
 
 
+def test_a_part_of_a_batch_is_sent_alone():
+    batch = torch.ones(100, 1000)
+    sent = packed_request(pybeam.Request(batch[3]), [])
+    assert len(sent) < 2 * batch[3].nbytes
+    assert torch.equal(RequestUnpickler(io.BytesIO(sent), []).load().source, batch[3])
+
+
+def test_an_engine_forgets_requests_that_fail_early():
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        arrivals = SentArrivals(theirs, pybeam.Fifo(1), [], ([False], [False]))
+        arrivals._tell(waits=True)
+        request = packed(pybeam.Request([1]))
+        send(ours, Answer({0: DeadlineExceeded("late")}, [(0, request, Watch.NOTHING)]))
+        assert arrivals.next(may_wait=True)[0] == 0
+        arrivals.put(pybeam.Result(0, None, [], "error", error=ValueError("bad")))
+        assert not arrivals._watches and not arrivals._leaving
+
+
+def test_errors_say_the_same_in_the_other_process():
+    assert str(portable(Decorated("no"))) == "Decorated: it says no"
+    plain = ValueError("no")
+    assert portable(plain) is plain
+
+
 def test_a_swap_ends_the_old_processes():
     with started(2) as service:
         assert answers([service.submit(request) for request in REQUESTS]) == expected()
@@ -243,11 +301,41 @@ def test_a_swap_ends_the_old_processes():
         service.swap("default", one)
 
 
+def test_a_start_that_fails_leaves_no_process(monkeypatch):
+    pids = []
+
+    def warm_up(decoder):
+        decoder.decode([[1]])
+        pids.extend([decoder._pid, decoder._server._pid])
+        raise MemoryError
+
+    one, other = decoder(), decoder()
+    monkeypatch.setattr(pybeam.Decoder, "warm_up", warm_up)
+    service = pybeam.Service(one, processes=True)
+    with pytest.raises(MemoryError):
+        service.start()
+    with pytest.raises(ServiceClosed):
+        service.submit([1])
+    with started() as service, pytest.raises(MemoryError):
+        service.swap("default", other)
+    assert len(pids) == 4 and not any(map(is_alive, pids))
+
+
+def test_pauses_do_not_grow_for_ever(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    one = ForkedDecoder(decoder(), ForkServer(lambda *_: None), 0)
+    one._num_losses = 5000
+    one._lose()
+    assert pauses == [LONGEST_PAUSE]
+
+
 def test_nothing_is_left():
     """Neither processes nor files, and meanwhile the processes hold no connection of a client."""
     gc.collect()
     before = set(os.listdir("/dev/fd"))
     ours, theirs = socket.socketpair()
+    reader, writer = os.pipe()
     with started(2, Door().model) as service:
         with pytest.raises(EngineCrashed):
             service.submit(source(KILLS)).result(WAIT_SECONDS)
@@ -257,6 +345,9 @@ def test_nothing_is_left():
         ours.settimeout(WAIT_SECONDS)
         assert ours.recv(1) == b"", "a process keeps the other end"
         ours.close()
+        os.close(writer)
+        assert select.select([reader], [], [], WAIT_SECONDS)[0], "a process keeps a pipe"
+        os.close(reader)
     assert not any(map(is_alive, pids))
     assert set(os.listdir("/dev/fd")) == before
 

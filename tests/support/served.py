@@ -46,3 +46,12 @@ def wait_for(condition) -> None:
     while not condition():
         assert time.monotonic() < end, "it never happens"
         time.sleep(0.001)
+
+
+def is_alive(pid):
+    """Whether a process is there, and not only its exit code."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
