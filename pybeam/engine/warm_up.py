@@ -23,7 +23,8 @@ def some_requests(model: Model, number: int) -> list[Request]:
         # a recording costs much more than a sentence
         lengths = [32 * length for length in lengths[:4]]
     sources = random_sources(model, lengths, torch.Generator().manual_seed(0))
-    return [Request(source, max_length=16) for source in sources]
+    # an algorithm may ask for more tokens than these have
+    return [Request(source, min_length=0, max_length=16) for source in sources]
 
 
 def random_sources(model: Model, lengths: Sequence[int], generator: torch.Generator) -> list[Any]:
