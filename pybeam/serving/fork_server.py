@@ -114,29 +114,35 @@ class ForkServer:
         gc.freeze()
         pids: set[int] = set()
         signal.signal(signal.SIGCHLD, lambda *_: _reap(pids))
-        while True:
-            asked, files, _, _ = socket.recv_fds(control, NUMBER_BYTES, 1)
-            if not files:
-                break
-            try:
-                pid = os.fork()
-            except OSError:
-                pid = 0  # which says so
-            else:
-                if not pid:
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    control.close()
-                    _end_behind(partial(self._serve, _number(asked), Connection(files[0])))
-                pids.add(pid)
-                # it may have ended before it was known
-                _reap(pids)
-            os.close(files[0])
-            control.sendall(_bytes(pid))
+        with contextlib.suppress(ConnectionError):  # the other side has ended in the middle
+            while self._begin_another(control, pids):
+                pass
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for pid in pids:
             # a process that decodes has nothing to put in order
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+    def _begin_another(self, control: socket.socket, pids: set[int]) -> bool:
+        """Begin a process if the other side asks for one. Returns whether it does."""
+        asked, files, _, _ = socket.recv_fds(control, NUMBER_BYTES, 1)
+        if not files:
+            return False
+        try:
+            pid = os.fork()
+        except OSError:
+            pid = 0  # which says so
+        else:
+            if not pid:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                control.close()
+                _end_behind(partial(self._serve, _number(asked), Connection(files[0])))
+            pids.add(pid)
+            # it may have ended before it was known
+            _reap(pids)
+        os.close(files[0])
+        control.sendall(_bytes(pid))
+        return True
 
 
 def _end_behind(act: Callable[[], None]) -> NoReturn:

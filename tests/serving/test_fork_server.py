@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import time
@@ -28,6 +29,18 @@ def test_a_server_that_others_copy_or_wait_for():
     assert process.is_alive() and not is_alive(pid) and not server._pid
     process.kill()
     process.join()
+
+
+def test_a_server_whose_maker_ends_before_it_hears_the_answer():
+    server = ForkServer(lambda *_: signal.pause())
+    connection, pid = server.fork(0)
+    control, server._control = server._control, None
+    socket.send_fds(control, [bytes(4)], [connection.fileno()])
+    assert select.select([control], [], [], WAIT_SECONDS)[0]
+    control.close()
+    server.stop()
+    connection.close()
+    assert not is_alive(pid)
 
 
 def test_a_server_forgets_those_that_have_ended():
