@@ -207,7 +207,9 @@ def test_the_best_so_far_comes_at_the_deadline():
     with started(model=door.model) as service:
         service.submit(REQUESTS[0]).result(WAIT_SECONDS)
         door.shut()
-        future = service.submit(REQUESTS[1], timeout=0.2, on_deadline="best")
+        # the process goes on until it hears of the deadline
+        long = pybeam.Request([1], source_id=1, min_length=399, max_length=400)
+        future = service.submit(long, timeout=0.2, on_deadline="best")
         door.until_a_step_waits()
         wait_for(lambda: service._groups["default"].queue.must_leave[0])
         door.open()
