@@ -253,6 +253,7 @@ class Marian:
         if width == 1:
             options.append("--skip-cost")
         if has_shortlists:
+            # all lists have the ids below the first number, EOS among them
             options.append(f"--shortlist {network.lexicon} {SPECIAL} {BEST} 0")
         self._translator = pymarian.Translator(" ".join(options))
         self._words = self.data.vocabulary

@@ -52,8 +52,8 @@ class ColumnProcessor(Processor):
         """Return what a program needs to do what `columns` does, step after step; None: it cannot.
 
         Args:
-            arrays: the shared parameters [T, n] and the line [S] int32 of every slot; the constants; and the
-                state.
+            arrays: the shared parameters [T, n] and the line [S] int32 of every slot, where there are some;
+                the parameters of every slot [S, …]; the constants; and the state.
             eos_id: the model's first EOS.
         """
         return None

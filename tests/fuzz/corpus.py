@@ -65,6 +65,14 @@ def save_catalogue(directory: Path) -> None:
     pybeam.Catalogue.build(items).save(directory / "items.safetensors")
 
 
+def save_shortlists(directory: Path) -> None:
+    """A lexical table, as text and packed, and a `vmap.txt`, of tokens that are numbers."""
+    table = "".join(f"{i % 7} {i % 5} {1 / (1 + i)}\n" for i in range(40)).encode()
+    (directory / "lex.s2t").write_bytes(table)
+    (directory / "lex.s2t.gz").write_bytes(gzip.compress(table, mtime=0))
+    (directory / "vmap.txt").write_text("\t1 2\n3 4\t5 6\n5\t6\n", "utf-8")
+
+
 def save_spoken(directory: Path) -> None:
     for path in SPOKEN.iterdir():
         if path.suffix != ".md":
@@ -228,6 +236,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "catalogue": save_catalogue,
     "manifest": save_manifest,
     "rnn": save_tiny_rnn,
+    "shortlist": save_shortlists,
     "spoken": save_spoken,
     "tokenizer": save_tokenizer,
     "wav": save_wav,

@@ -120,6 +120,13 @@ def read_catalogue(directory: Path) -> None:
     finish(pybeam.Decoder(model, search).decode([[5, 6], [7]], on_error="return"))
 
 
+def read_shortlists(directory: Path) -> None:
+    ids = {str(i): i for i in range(9)}
+    for name in ("lex.s2t", "lex.s2t.gz"):
+        pybeam.Shortlist.from_lexical_table(directory / name, (ids, ids)).tokens_of([1, 2])
+    pybeam.Shortlist.from_vmap(directory / "vmap.txt", (ids, ids)).tokens_of([3, 4, 5])
+
+
 def the_file(directory: Path) -> Path:
     """Return the file of a directory that has one, whose name says how it is read; it may be missing."""
     return next(directory.iterdir(), directory / "in.jsonl")
@@ -217,6 +224,7 @@ USES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "pairs": (read_texts,),
     **dict.fromkeys(("pickled", "pickled before torch 1.6"), (convert_and_decode,)),
     "processor": (read_features,),
+    "shortlist": (read_shortlists,),
     "published": (convert,),
     "tokenizer": (read_texts,),
     "wav": (read_wav, read_sound),
