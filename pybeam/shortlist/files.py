@@ -18,6 +18,14 @@ MAX_LINE_BYTES = 1 << 22
 MAX_TABLE_BYTES = 1 << 29
 
 
+class Rule(NamedTuple):
+    """A line of a `vmap.txt`."""
+
+    line: int  # counted from 1 on
+    source: bytes  # tokens with blanks between them
+    targets: list[bytes]
+
+
 class Translation(NamedTuple):
     """A line of a lexical table."""
 
@@ -46,10 +54,11 @@ def lexical_table(path: str | os.PathLike[str]) -> Iterator[Translation]:
         yield Translation(parts[0], parts[1], probability)
 
 
-def vocabulary_map(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield the rules of a `vmap.txt`: source tokens with blanks between them, and target tokens.
+def vocabulary_map(path: str | os.PathLike[str]) -> Iterator[Rule]:
+    """Yield the rules of a `vmap.txt`.
 
-    A line has them with a tab between the two. The rule of no source token counts for every source.
+    A line has source tokens and target tokens, with a tab between the two. The rule of no source token counts
+    for every source.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -62,7 +71,7 @@ def vocabulary_map(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, list[b
                 f"{path}, line {number}: must be source tokens, a tab and target tokens, but is "
                 f"{line[:80]!r}"
             )
-        yield source, targets.split()
+        yield Rule(number, source, targets.split())
 
 
 def _probability(word: bytes) -> float | None:

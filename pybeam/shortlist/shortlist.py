@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import os
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +26,8 @@ class Shortlist:
 
     `pybeam.shortlist.allowed_translations` puts it into an algorithm. It does not change, and any number of
     decoders and threads may share it. `from_lexical_table` and `from_vmap` read those of Marian and of
-    CTranslate2.
+    CTranslate2. A service of several processes sends a shortlist that a request brings to a process whole,
+    with each request, so a large one belongs in the algorithm.
 
     Args:
         rules: target ids, by the neighbouring source ids that they may translate: one, or up to 16.
@@ -51,14 +52,16 @@ class Shortlist:
             ids("rules", source): self._listed("rules", own) for source, own in rules.items()
         }
         self._sizes = sorted(set(map(len, self._rules)))
-        if self._sizes and not 1 <= self._sizes[0] <= self._sizes[-1] <= LONGEST_RULE:
+        wrong = [size for size in self._sizes if not 1 <= size <= LONGEST_RULE]
+        if wrong:
             raise ValueError(
-                f"`rules` must be of 1 to {LONGEST_RULE} source tokens, but one is of "
-                f"{self._sizes[0] or self._sizes[-1]}"
+                f"`rules` must be of 1 to {LONGEST_RULE} source tokens, but one is of {wrong[0]}"
             )
-        known = [own for own in (self._always, *self._rules.values()) if len(own)]
-        self._smallest = min((int(own[0]) for own in known), default=LARGEST_INT32)
-        self._largest = max((int(own[-1]) for own in known), default=-1)
+        # all ids of all lists, for checks that each request asks for
+        self._every_id = np.unique(np.concatenate((self._always, *self._rules.values())))
+        has_any = len(self._every_id) > 0
+        self._smallest = int(self._every_id[0]) if has_any else LARGEST_INT32
+        self._largest = int(self._every_id[-1]) if has_any else -1
 
     def _listed(self, name: str, tokens: Iterable[int]) -> np.ndarray:
         """Return ids as they are kept: ascending, each once."""
@@ -105,21 +108,19 @@ class Shortlist:
         flag("copies", copies)
         source_ids, target_ids = _by_bytes(vocabularies)
         without = frozenset(ids("without", without))
-        found: dict[int, dict[int, float]] = {}
+        # 16 bytes a line
+        pairs, probabilities = array("q"), array("d")
         for target, source, probability in files.lexical_table(path):
             source_id, target_id = source_ids.get(source), target_ids.get(target)
             if source_id is not None and target_id is not None:
-                found.setdefault(source_id, {})[target_id] = probability
-        if not found:
+                pairs.append(source_id << 32 | target_id)
+                probabilities.append(probability)
+        if not pairs:
             raise ValueError(
                 f"{path} must have lines with tokens of the vocabularies, but has none; is it of this model, "
                 "and of this direction?"
             )
-        rules: dict[Grams, list[int]] = {}
-        for source_id, own in found.items():
-            # of equally probable ones Marian prefers the larger id
-            likely = [(p, one) for one, p in own.items() if p > least and one not in without]
-            rules[(source_id,)] = [one for _, one in heapq.nlargest(best, likely)]
+        rules = _most_likely(np.array(pairs), np.array(probabilities), best, least, without)
         if copies:
             for token in source_ids.keys() & target_ids.keys():
                 rules.setdefault((source_ids[token],), []).append(target_ids[token])
@@ -150,15 +151,25 @@ class Shortlist:
         """
         source_ids, target_ids = _by_bytes(vocabularies)
         rules: dict[Grams, list[int]] = {}
-        for source, targets in files.vocabulary_map(path):
+        for number, source, targets in files.vocabulary_map(path):
             gram = [source_ids.get(token, -1) for token in source.split()]
+            if len(gram) > LONGEST_RULE:
+                raise ValueError(
+                    f"{path}, line {number}: must have at most {LONGEST_RULE} source tokens, but has "
+                    f"{len(gram)}"
+                )
             if min(gram, default=0) >= 0:
                 rules[tuple(gram)] = [target_ids[one] for one in targets if one in target_ids]
         always = rules.pop((), [])
         return cls(rules, always, without=without)
 
     def tokens_of(self, source: Sequence[int]) -> list[int]:
-        """Return the target ids [n] that may stand in outputs of a source, ascending, without EOS."""
+        """Return the target ids [n] that may stand in outputs of a source, ascending, without EOS.
+
+        Raises:
+            TypeError, ValueError: `source` is no list, array or tensor [S] of token ids.
+        """
+        source = ids("source", source)
         grams = {
             tuple(source[i : i + size])
             for size in self._sizes
@@ -189,7 +200,7 @@ class Shortlist:
                 "counts",
             )
         [eos_id] = eos_ids
-        if any(eos_id in own for own in (self._always, *self._rules.values())):
+        if eos_id in self._every_id:
             raise ArgumentError(
                 "shortlist",
                 f"must not hold EOS ({eos_id}), which is allowed anyway; make it with `without=[{eos_id}]`",
@@ -202,6 +213,25 @@ class Shortlist:
     def is_on_one_side(self, eos_id: int) -> bool:
         """Whether all ids that a list may hold are greater than `eos_id`, or all are less."""
         return self.is_behind(eos_id) or self._largest < eos_id
+
+
+def _most_likely(
+    pairs: np.ndarray, probabilities: np.ndarray, best: int, least: float, without: frozenset[int]
+) -> dict[Grams, list[int]]:
+    """Return the `best` targets of each source. A pair [L] is ``source << 32 | target``."""
+    # the last line of a pair counts
+    pair, line = np.unique(pairs[::-1], return_index=True)
+    probability, source, target = probabilities[::-1][line], pair >> 32, pair & LARGEST_INT32
+    likely = (probability > least) & ~np.isin(target, list(without))
+    probability, source, target = probability[likely], source[likely], target[likely]
+    # of equally probable ones Marian prefers the larger id
+    order = np.lexsort((-target, -probability, source))
+    source, target = source[order], target[order]
+    found, first = np.unique(source, return_index=True)
+    own = np.split(target, first[1:])
+    return {
+        (one,): targets[:best].tolist() for one, targets in zip(found.tolist(), own, strict=False)
+    }
 
 
 def _by_bytes(given: Any) -> tuple[dict[bytes, int], dict[bytes, int]]:
@@ -224,5 +254,12 @@ def _by_bytes(given: Any) -> tuple[dict[bytes, int], dict[bytes, int]]:
             "`vocabularies` must be the folder of a model, or the ids of its source and of its target "
             f"tokens by token, but is {type(given).__name__}"
         )
-    source, target = ({token.encode(): one for token, one in own.items()} for own in given)
+    source, target = (
+        # a vocabulary in JSON may hold half a pair of surrogates
+        {
+            token.encode("utf-8", "surrogatepass"): one
+            for token, one in zip(own, ids("vocabularies", own.values()), strict=True)
+        }
+        for own in given
+    )
     return source, target

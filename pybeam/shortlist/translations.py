@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import ArgumentError, flag, ids
+from pybeam.arguments import ArgumentError, flag
 from pybeam.backends import Backend, load
 from pybeam.backends.arrays import CatalogueArrays, StepColumns
 from pybeam.contracts import ColumnRules, Normalise
@@ -60,12 +60,10 @@ class AllowedTranslations(ColumnProcessor):
         """Return the one with the list of this source."""
         if not self.by_source:
             return self
-        if isinstance(content, tuple) and not (content and isinstance(content[0], Integral)):
+        if isinstance(content, tuple) and content and not isinstance(content[0], Integral):
             # members of an ensemble read the same ids
             content = content[0]
-        # a model has checked the ids of a tensor
-        source = content.tolist() if isinstance(content, Tensor) else ids("source", content)
-        tokens = tuple(self.shortlist.tokens_of(source))
+        tokens = tuple(self.shortlist.tokens_of(content))
         return dataclasses.replace(self, tokens=tokens, by_source=False)
 
     def can_narrow(self, eos_id: int, own: AllowedTranslations) -> bool:

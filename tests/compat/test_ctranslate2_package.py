@@ -90,6 +90,9 @@ def test_a_vocabulary_map_leaves_its_tokens(tmp_path):
         mine, their = both(pair, "translate_batch", SOURCES, prefixes, **options)
         same(mine, their)
     assert mine != pair[0].translate_batch(SOURCES, PREFIXES, return_scores=True, **LENGTHS)
+    (tmp_path / "vmap.txt").write_bytes(b"t5\tt6\nt6\t\xff\n")
+    with pytest.raises(ValueError, match=r"vmap.txt, line 2: must be UTF-8"):
+        ours.Translator(str(tmp_path)).translate_batch(SOURCES, use_vmap=True)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

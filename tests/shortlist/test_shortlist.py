@@ -2,8 +2,10 @@
 
 import gzip
 import pickle
+import time
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.shortlist import files
@@ -31,6 +33,7 @@ def test_a_list_is_all_that_its_rules_say():
     assert shortlist.tokens_of([]) == [5]
     assert shortlist.tokens_of([3]) == [5, 7]
     assert shortlist.tokens_of([4, 3, 5]) == [5, 7]
+    assert shortlist.tokens_of(torch.tensor([3, 4])) == [5, 7, 8]
     assert shortlist.tokens_of([3, 4, 4, 3]) == [5, 6, 7, 8]
     again = pickle.loads(pickle.dumps(shortlist))
     assert again.tokens_of([3, 4]) == [5, 7, 8] and repr(again) == "Shortlist(4 rules, 1 always)"
@@ -120,11 +123,33 @@ def test_other_files(tmp_path):
         pybeam.Shortlist.from_lexical_table(table(tmp_path), SOURCE)
 
 
+def test_a_rule_that_is_too_long_is_named(tmp_path):
+    path = tmp_path / "vmap.txt"
+    path.write_text("uno\tone\n" + "dos " * 17 + "\ttwo\n", "utf-8")
+    with pytest.raises(ValueError, match=r"vmap.txt, line 2: must have at most 16 .* but has 17"):
+        pybeam.Shortlist.from_vmap(path, (SOURCE, TARGET))
+
+
+def test_a_token_may_be_half_a_character(tmp_path):
+    path = table(tmp_path, "one uno 0.5\n")
+    vocabularies = SOURCE | {"\ud800": 6}, TARGET
+    assert pybeam.Shortlist.from_lexical_table(path, vocabularies, 0).tokens_of([3]) == [2]
+
+
+def test_a_check_does_not_look_at_each_rule():
+    """Each request that brings a shortlist has it checked on the thread of the engine."""
+    begun = time.thread_time()
+    shortlist = pybeam.Shortlist({(i,): [i] for i in range(10_000)})
+    built = time.thread_time()
+    shortlist.check(10_000, [10_001])
+    assert time.thread_time() - built < (built - begun) / 20
+
+
 def test_what_is_no_rule():
     with pytest.raises(ValueError, match="1 to 16 source tokens, but one is of 0"):
         pybeam.Shortlist({(): [3]})
     with pytest.raises(ValueError, match="1 to 16 source tokens, but one is of 17"):
-        pybeam.Shortlist({(3,) * 17: [3]})
+        pybeam.Shortlist({(3,): [3], (3,) * 17: [3]})
     with pytest.raises(ValueError, match="`rules` must hold token ids"):
         pybeam.Shortlist({(3,): [-1]})
     with pytest.raises(TypeError, match="`always` must be a list of token ids"):

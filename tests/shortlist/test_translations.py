@@ -107,6 +107,15 @@ def test_eos_is_always_allowed(backend, eos):
     assert {token for h in one.hypotheses for token in h.tokens} <= {2, 3, 8, 9}
 
 
+@pytest.mark.parametrize("source", [[], (), torch.zeros(0, dtype=torch.int64)])
+def test_a_source_of_no_tokens(source):
+    decoder = pybeam.Decoder(random_model(4, V), pybeam.greedy(max_length=2, processors=[RULE]))
+    [result] = decoder.decode([pybeam.Request(source)])
+    assert result.stop_reason == "empty_source"
+    own = RULE.of_source(source, [])
+    assert own.tokens == (2,)
+
+
 def test_lists_grow_while_others_are_decoded(backend):
     """A longer list that comes later moves those that are there, and changes no bit of theirs."""
     model = random_model(9, 300, eos_bonus=-1.0)
@@ -140,7 +149,7 @@ def test_a_request_has_a_shortlist_of_its_own(backend):
 
 @pytest.mark.parametrize("always", [[8], [2], []])
 def test_a_list_on_another_side_of_eos(backend, always):
-    """Of equally probable tokens the smallest wins, whatever lists the neighbours have."""
+    """The smallest of equally probable tokens wins, whatever lists the neighbours have."""
     model = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), V), V, BOS, 5)
     rules = {one: [allowed_translations(pybeam.Shortlist({}, [one, 9]))] for one in (2, 8)}
     algorithm = pybeam.greedy(

@@ -40,10 +40,13 @@ class VocabularyMap:
         path = directory / FILE
         if not path.exists():
             return None
-        rules = {
-            source.decode(): vocabulary.target([one.decode() for one in targets])
-            for source, targets in vocabulary_map(path)
-        }
+        rules: dict[str, list[int]] = {}
+        for line, source, targets in vocabulary_map(path):
+            try:
+                tokens = [one.decode() for one in targets]
+                rules[source.decode()] = vocabulary.target(tokens)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {line}: must be UTF-8, but {error}") from error
         return cls(rules, vocabulary.special_ids)
 
     def candidates(self, sources: Iterable[Sequence[str]]) -> set[int]:
