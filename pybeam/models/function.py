@@ -91,7 +91,7 @@ class FunctionSession(Session):
         if logits.dtype == torch.float64 and not self._keeps_float64:
             logits = logits.float()
         # copy: the function may keep its result, and the caller may overwrite logits
-        return logits.detach().clone()  # [R, V]
+        return logits.detach().clone(memory_format=torch.contiguous_format)  # [R, V]
 
     def release(self, slots: Sequence[int]) -> None:
         self._index[torch.tensor(slots, dtype=torch.long)] = -1

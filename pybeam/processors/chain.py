@@ -190,6 +190,9 @@ class ProcessorChain:
                     f"{kept.processor!r} must return floats [R, V] = {list(logits.shape)}, "
                     f"but returned {found}"
                 )
+            # a function may return halves, or columns, which kernels do not read
+            result = result.to(self.dtype(result))
+            result = result if result.stride(1) == 1 else result.contiguous()
         return result
 
     def _in_columns(

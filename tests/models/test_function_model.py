@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+import pybeam
 from pybeam.models import FunctionModel
+from pybeam.processors import force_eos
+from support.laws import essence
 from support.session_driver import SessionDriver
 
 VOCAB, BOS, EOS = 6, 9, 1
@@ -59,6 +62,21 @@ def test_float64_is_kept_by_the_reference_alone(backend):
     driver.open({0: None})
     is_reference = backend == "reference"
     assert driver.step([0])[0].dtype == (torch.float64 if is_reference else torch.float32)
+
+
+@pytest.mark.parametrize("chain", [(), (force_eos(),)], ids=["", "log-probs"])
+def test_logits_may_lie_in_any_order(backend, chain):
+    torch.manual_seed(0)
+    table = torch.randn(VOCAB, 12)
+
+    def decoded(fn):
+        algorithm = pybeam.fixed_beam(3, max_length=4, processors=chain)
+        model = FunctionModel(fn, VOCAB, bos_id=BOS, eos_id=EOS)
+        return pybeam.Decoder(model, algorithm, backend=backend).decode(["a", "b"])
+
+    column_by_column = decoded(lambda prefixes, *_: table[:, prefixes[:, -1]].T.detach())
+    row_by_row = decoded(lambda prefixes, *_: table[:, prefixes[:, -1]].T.contiguous())
+    assert essence(column_by_column) == essence(row_by_row)
 
 
 @pytest.mark.parametrize(

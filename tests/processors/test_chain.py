@@ -19,6 +19,31 @@ V = 11
 ITEMS = [[3, 4], [5]]
 
 
+def in_halves(logits, rows):
+    return logits.bfloat16()
+
+
+def column_by_column(logits, rows):
+    return logits.T.contiguous().T
+
+
+@pytest.mark.parametrize("function", [in_halves, column_by_column])
+@pytest.mark.parametrize(
+    "edit", [processors.temperature(1.7), processors.no_repeat_ngram(2), processors.eos_penalty(2)]
+)
+def test_a_function_returns_any_floats_in_any_order(function, edit, backend):
+    """The next one, and whoever comes after all of them, sees float32, row by row."""
+    torch.manual_seed(0)
+    histories = random_histories(random.Random(0), V)
+    logits = (3 * torch.randn(len(histories), V)).bfloat16().float()
+    expected = processed([edit], logits, histories, backend=backend)
+    first, last = (processors.from_function(function, stage=s) for s in ("logits", edit.stage))
+    for chain, result in (([first, edit], expected), ([edit, last], function(expected, None))):
+        found = processed(chain, logits, histories, backend=backend)
+        assert found.stride(1) == 1
+        assert_close(found, result.float())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_logits_of_half_precision_are_made_float32_before_they_are_changed(dtype):
     """Only what normalises them reads halves itself."""
