@@ -190,6 +190,7 @@ class StepGraphs:
             if places != self._places:
                 self._clear()
                 self._ready.clear()
+                self._waited.clear()
                 self._places = places
         if key not in self._ready:
             return None
@@ -232,12 +233,11 @@ class StepGraphs:
         """Go on without graphs."""
         self._is_off = True
         self._clear()
-        warnings.warn(
-            "a step could not be captured as a CUDA graph, so that the decoder goes on without graphs: "
-            f"{problem}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        message = "a step could not be captured as a CUDA graph, so that the decoder goes on without graphs"
+        with warnings.catch_warnings():
+            # a filter that makes errors of warnings must not lose the report of a step that is done
+            warnings.simplefilter("default")
+            warnings.warn(f"{message}: {problem}", RuntimeWarning, stacklevel=2)
 
     def _clear(self) -> None:
         self._graphs.clear()

@@ -1,0 +1,100 @@
+"""Graphs live as long as the buffers that they hold, and one that fails breaks nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
+
+
+def captured_once(capture, key=1, buffers=(), slot=None):
+    """Graphs in which a step was seen and captured, with that key."""
+    graphs = StepGraphs(capture)
+    slot = torch.zeros(2, dtype=torch.int32) if slot is None else slot
+    assert graphs.get(key, buffers, product, slot) is None
+    with graphs.watched(key):
+        product(slot)
+    return graphs, graphs.get(key, buffers, product, slot)
+
+
+def product(slot):
+    x = torch.ones(2, 2)
+    return (x @ x)[0]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["behind", "before"])
+def test_an_array_at_another_address_drops_graphs(graph_memory, order):
+    array = torch.zeros(8)
+    first, second = [array[:4], array[4:]][::order]
+    slot = torch.zeros(2, dtype=torch.int32)
+    graphs, captured = captured_once(CudaCapture(torch.device("cpu")), buffers=[first])
+    assert graphs.get(1, [first], product, slot) is captured
+    assert graphs.get(1, [second], product, slot) is None
+
+
+def test_an_array_of_another_shape_at_the_same_address_drops_graphs(graph_memory):
+    array = torch.zeros(4, 6)
+    slot = torch.zeros(2, dtype=torch.int32)
+    graphs, captured = captured_once(CudaCapture(torch.device("cpu")), buffers=[array])
+    captured()
+    assert graphs.get(1, [array], product, slot) is captured
+    assert graphs.get(1, [array.view(6, 4)], product, slot) is None
+    with pytest.raises(AssertionError, match="reset"):
+        captured()
+    # the old report still lives in its pool
+    with graphs.watched(1):
+        product(slot)
+    graphs.get(1, [array.view(6, 4)], product, slot)()
+    del captured
+    another = captured_once(CudaCapture(torch.device("cpu")))  # empties the cache
+    assert all(graph_memory.users.values()) and another
+
+
+@pytest.mark.parametrize("graph_memory", ["2.11", "2.12", "2.13"], indirect=True)
+@pytest.mark.parametrize("is_seen", [True, False], ids=["raises", "breaks"])
+def test_a_capture_that_fails_says_why_and_breaks_nothing_else(graph_memory, is_seen):
+    graphs, captured = captured_once(CudaCapture(torch.device("cpu")))
+    slot = torch.zeros(2, dtype=torch.int32)
+    assert captured is not None
+
+    def fails(slot):
+        if is_seen:
+            return slot.sum().item()
+        # as work of a stream that is never joined
+        graph_memory.capturing.is_broken = True
+        return product(slot)
+
+    assert graphs.get(2, (), fails, slot) is None
+    with graphs.watched(2):
+        product(slot)
+    cause = "operation not permitted" if is_seen else "operation failed"
+    with pytest.warns(RuntimeWarning, match=f"without graphs: AcceleratorError: {cause}"):
+        assert graphs.get(2, (), fails, slot) is None
+    # and captures no other step
+    assert graphs.get(1, (), product, slot) is graphs.get(1, (), product, slot) is None
+    assert graph_memory.capturing is None and graph_memory.current not in graph_memory._streams
+    torch.cuda.empty_cache()
+    assert captured_once(CudaCapture(torch.device("cpu")))[1] is not None
+
+
+def test_a_step_that_waits_for_its_first_constants_is_captured(graph_memory):
+    """It makes them again where its arrays are others."""
+    graphs, slot = StepGraphs(CudaCapture(torch.device("cpu"))), torch.zeros(2, dtype=torch.int32)
+    for buffers in ([torch.zeros(4)], [torch.zeros(5)]):
+        for reads in (True, False):
+            assert graphs.get(1, buffers, product, slot) is None
+            with graphs.watched(1):
+                slot.tolist() if reads else product(slot)
+        assert graphs.get(1, buffers, product, slot) is not None
+
+
+def test_every_decoder_captures_on_a_stream_of_its_own(graph_memory):
+    captures = [CudaCapture(torch.device("cpu")) for _ in range(33)]
+    for capture in captures[:32]:
+        assert captured_once(capture)[1] is not None
+    assert len({capture._stream for capture in captures[:32]}) == 32
+    with pytest.warns(RuntimeWarning, match="all 32 streams of cpu belong to decoders"):
+        assert captured_once(captures[32])[1] is None
+    del captures[7], capture
+    assert captured_once(captures[-1])[1] is not None
