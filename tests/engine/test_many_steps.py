@@ -120,6 +120,42 @@ def test_many_steps_are_the_steps_one_by_one(kind, name, edits, counts, monkeypa
     assert numbers(stats) == numbers(expected)
 
 
+@pytest.mark.parametrize("name", ["fixed", "adaptive"])
+def test_requests_with_edits_of_their_own_follow_one_another(name, counts, monkeypatch):
+    """Their prefixes, limits and lists differ."""
+    edits = (
+        processors.no_repeat_ngram(2, counts_start=True),
+        processors.suppress_tokens_at_start([11, 12], skips=1),
+        processors.min_length(3, counts_prefix=True),
+        processors.biased_prefix(0.4, [8, 6, 3]),
+        processors.suppress_sequences([[6], [5, 7]], counts_start=True, stage="log_probs"),
+        processors.force_eos(is_scored=False),
+    )
+    requests = [
+        pybeam.Request(
+            source,
+            prefix=[8, 9, 10][: i % 4],
+            min_length=i % 3,
+            max_length=6 + i,
+            processors=[
+                processors.biased_prefix(0.2 + 0.1 * i, [30 + i] * i),
+                processors.suppress_sequences(
+                    [[1 + i, 2]] * i, counts_start=True, stage="log_probs"
+                ),
+            ],
+        )
+        for i, source in enumerate(SOURCES)
+    ]
+    many, stats, _ = run("m2m_100", name, requests, edits=edits)
+    assert max(counts) > 1
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    num_calls = len(counts)
+    alone, expected, _ = run("m2m_100", name, requests, edits=edits)
+    assert essence(many) == essence(alone) and len(counts) == num_calls
+    assert numbers(stats) == numbers(expected)
+    assert not any(result.error for result in many)
+
+
 @pytest.mark.parametrize("kind", ["m2m_100", "causal-gemma3"])
 def test_columns_follow_one_another(kind, counts, monkeypatch):
     """Requests have filters of their own, prefixes, or neither."""

@@ -322,13 +322,8 @@ SEAMS: dict[str, tuple[str, ...]] = {
 # meet in pairs, and triples are half as many without them.
 REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
-    *(
-        "temperature",
-        "token_penalty",
-        "repetition_penalty, log_probs",
-        "no_repeat_ngram, log_probs",
-    ),
-    *("allowed_items, renormalised", "suppress_tokens", "no_unk", "first_token", "eos_growth"),
+    *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
+    *("allowed_items, renormalised", "suppress_tokens", "no_unk", "eos_growth"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
     *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "int4", "float8_e4m3fn"),

@@ -148,7 +148,7 @@ def expected_of(case: tuple, stage: str, logits, histories, forced) -> torch.Ten
     return torch.tensor(lines, dtype=logits.dtype)
 
 
-@pytest.mark.thinned(most=12)
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", CASES)
 def test_as_the_oracle(name, backend):
     processor, case = CASES[name]
