@@ -21,7 +21,7 @@ def directory(tmp_path_factory):
 
 
 def transcripts(directory, recordings, **engines):
-    """What a service says of recordings, whose languages are not given."""
+    """A service tells of recordings whose languages are not given."""
     model = pybeam.load_model(directory)
     served = ServedTranscripts(
         "w", model, str(directory), beam_search(2), pybeam.Fifo(2), options=OPTIONS
