@@ -292,10 +292,10 @@ class Decoder(InProcess):
     def warm_up(self) -> None:
         """Decode random requests, so that the first real one need not wait for what is done once.
 
-        Memory is allocated for as many sources as the schedule decodes at once. On a GPU, kernels are
-        compiled, which takes seconds for each where Triton's cache has none, and the steps of these requests
-        are captured. `Service.start` does it, too. Whether the requests succeed does not matter: a model
-        whose vocabulary is unknown may refuse them.
+        Memory is allocated for as many sources as the schedule decodes at once, but for 64 at most, and for 4
+        recordings. On a GPU, kernels are compiled, which takes seconds for each where Triton's cache has
+        none, and the steps of these requests are captured. `Service.start` does it, too. Whether the
+        requests succeed does not matter: a model whose vocabulary is unknown may refuse them.
         """
         # few programs ask for it
         from pybeam.engine.warm_up import some_requests
