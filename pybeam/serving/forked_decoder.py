@@ -51,7 +51,7 @@ class ForkedDecoder(Decoder):
         vars(self).update(vars(decoder), stats=Stats(), _idle=[])
         self._server, self._number = server, number
         self._connection: Connection | None = None
-        self._pid = self._num_losses = 0
+        self._pid = self._maker = self._num_losses = 0
 
     def kill(self) -> None:
         """End the process in the middle of its step. The stream hears of it; any thread may call it."""
@@ -62,7 +62,9 @@ class ForkedDecoder(Decoder):
     def release(self) -> None:
         """End the process, and so free what it keeps between calls. The next stream has a new one."""
         if self._connection is not None:
-            hang_up(self._connection)
+            # a copy of this program that ends leaves the engine to its maker
+            end = hang_up if self._maker == os.getpid() else Connection.close
+            end(self._connection)
             self._connection = None
 
     def _run(
@@ -106,6 +108,7 @@ class ForkedDecoder(Decoder):
         """Begin a stream in the process. Returns the connection to it."""
         if self._connection is None:
             self._connection, self._pid = self._server.fork(self._number)
+            self._maker = os.getpid()
         send(self._connection, beginning)
         return self._connection
 

@@ -181,11 +181,11 @@ class Service:
             groups = [*self._groups.values(), *self._old]
         for group in groups:
             group.queue.close()
-        left = [group for group in groups if not group.join(_until(end))]
-        for group in left:
-            group.queue.cancel_all(
-                ServiceClosed("the service was closed before the request was done")
-            )
+        for group in groups:
+            group.join(_until(end))
+        for group in groups:  # those of a start that failed have no thread, and may have requests
+            error = ServiceClosed("the service was closed before the request was done")
+            group.queue.cancel_all(error)
         for group in groups:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
             group.join(self._limits.max_step_seconds)

@@ -19,6 +19,8 @@ Ids = Mapping[str, int]
 Vocabularies = str | os.PathLike[str] | tuple[Ids, Ids]
 # tokens of a rule; a source is looked through once for each length that rules have
 LONGEST_RULE = 16
+# lines of a table that are kept until pairs that came again are taken out
+FOLDED_LINES = 1 << 22
 
 
 class Shortlist:
@@ -108,13 +110,16 @@ class Shortlist:
         flag("copies", copies)
         source_ids, target_ids = _by_bytes(vocabularies)
         without = frozenset(ids("without", without))
-        # 16 bytes a line
-        pairs, probabilities = array("q"), array("d")
+        # 16 bytes a pair, or a line of a few million
+        pairs, probabilities, most = array("q"), array("d"), FOLDED_LINES
         for target, source, probability in files.lexical_table(path):
             source_id, target_id = source_ids.get(source), target_ids.get(target)
             if source_id is not None and target_id is not None:
                 pairs.append(source_id << 32 | target_id)
                 probabilities.append(probability)
+                if len(pairs) >= most:
+                    pairs, probabilities = _last_of_each(pairs, probabilities)
+                    most = max(FOLDED_LINES, 2 * len(pairs))
         if not pairs:
             raise ValueError(
                 f"{path} must have lines with tokens of the vocabularies, but has none; is it of this model, "
@@ -213,6 +218,13 @@ class Shortlist:
     def is_on_one_side(self, eos_id: int) -> bool:
         """Whether all ids that a list may hold are greater than `eos_id`, or all are less."""
         return self.is_behind(eos_id) or self._largest < eos_id
+
+
+def _last_of_each(pairs: array[int], probabilities: array[float]) -> tuple[array, array]:
+    """Return every pair once, with the probability of its last line."""
+    pair, line = np.unique(np.array(pairs)[::-1], return_index=True)
+    kept = np.array(probabilities)[::-1][line]
+    return array("q", pair.tobytes()), array("d", kept.tobytes())
 
 
 def _most_likely(

@@ -309,18 +309,35 @@ def test_a_start_that_fails_leaves_no_process(monkeypatch):
     def warm_up(decoder):
         decoder.decode([[1]])
         pids.extend([decoder._pid, decoder._server._pid])
+        if not early:
+            early.append(service.submit([1]))
         raise MemoryError
 
-    one, other = decoder(), decoder()
+    one, other, early = decoder(), decoder(), []
     monkeypatch.setattr(pybeam.Decoder, "warm_up", warm_up)
     service = pybeam.Service(one, processes=True)
     with pytest.raises(MemoryError):
         service.start()
     with pytest.raises(ServiceClosed):
+        early[0].result(WAIT_SECONDS)
+    with pytest.raises(ServiceClosed):
         service.submit([1])
     with started() as service, pytest.raises(MemoryError):
         service.swap("default", other)
     assert len(pids) == 4 and not any(map(is_alive, pids))
+
+
+def test_a_copy_of_the_program_that_ends_leaves_the_engine_alone():
+    with started() as service:
+        assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+        [pid] = processes(service)
+        copy = os.fork()
+        if not copy:
+            service._groups["default"]._engines[0].decoder.release()
+            os._exit(0)
+        os.waitpid(copy, 0)
+        assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+        assert processes(service) == [pid]
 
 
 def test_pauses_do_not_grow_for_ever(monkeypatch):

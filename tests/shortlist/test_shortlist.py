@@ -40,7 +40,9 @@ def test_a_list_is_all_that_its_rules_say():
 
 
 @pytest.mark.parametrize("name", ["lex.s2t", "lex.s2t.gz"])
-def test_a_lexical_table(tmp_path, name):
+@pytest.mark.parametrize("folded", [3, 1 << 22])
+def test_a_lexical_table(tmp_path, name, folded, monkeypatch):
+    monkeypatch.setattr("pybeam.shortlist.shortlist.FOLDED_LINES", folded)
     read = pybeam.Shortlist.from_lexical_table
     path = table(tmp_path, name=name)
     every = read(path, (SOURCE, TARGET), 0)
