@@ -10,8 +10,9 @@ import socket
 import time
 
 from pybeam.serving.fork_server import ForkServer, _close_all_but, _reap
+from pybeam.serving.forked_decoder import LONGEST_PAUSE, ForkedDecoder
 from support.gates import WAIT_SECONDS
-from support.served import is_alive, wait_for
+from support.served import decoder, is_alive, wait_for
 
 
 def test_a_server_that_others_copy_or_wait_for():
@@ -74,3 +75,12 @@ def test_a_process_goes_on_to_write_errors():
     with ours:
         assert ours.recv(8) == b"an error"
     process.join()
+
+
+def test_pauses_do_not_grow_for_ever(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    one = ForkedDecoder(decoder(), ForkServer(lambda *_: None), 0)
+    one._num_losses = 5000
+    one._lose()
+    assert pauses == [LONGEST_PAUSE]

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import time
 
 import pytest
 import torch
@@ -30,8 +29,6 @@ from pybeam.serving.engine_process import (
     portable,
     send,
 )
-from pybeam.serving.fork_server import ForkServer
-from pybeam.serving.forked_decoder import LONGEST_PAUSE, ForkedDecoder
 from support.gates import WAIT_SECONDS
 from support.served import MODEL, REQUESTS, answers, decoder, expected, is_alive, told, wait_for
 
@@ -338,15 +335,6 @@ def test_a_copy_of_the_program_that_ends_leaves_the_engine_alone():
         os.waitpid(copy, 0)
         assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
         assert processes(service) == [pid]
-
-
-def test_pauses_do_not_grow_for_ever(monkeypatch):
-    pauses = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    one = ForkedDecoder(decoder(), ForkServer(lambda *_: None), 0)
-    one._num_losses = 5000
-    one._lose()
-    assert pauses == [LONGEST_PAUSE]
 
 
 def test_nothing_is_left():
