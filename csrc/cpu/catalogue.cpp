@@ -5,8 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../dispatch.h"
-#include "../scratch.h"
+#include "log_sum.h"
 #include "numbers.h"
 #include "parallel.h"
 
@@ -90,22 +89,9 @@ float Columns::at(const void* logits, int64_t token) {
 void Columns::normalise(const void* logits, std::vector<float>& values) const {
     if (p_.normalise == Normalise::kNothing) return;
     const bool reads_all = p_.normalise == Normalise::kVocabulary;
-    const auto size = static_cast<int64_t>(values.size());
-    const int64_t num = reads_all ? p_.vocab_size : size;
-    const Kernels& k = kernels();
-    const int64_t block = kBlockVectors * k.vector_width;
-    static thread_local Scratch<float> groups;
-    float* block_max = groups.room((num + block - 1) / block * k.vector_width);
-    const RowTotal total =
-        reads_all ? k.scan_row[static_cast<int>(p_.dtype)](logits, num, nullptr, block_max)
-                  : k.scan_row[0](values.data(), num, nullptr, block_max);
-    if (std::isnan(total.sum)) {
-        std::fill(values.begin(), values.end(), NAN);
-        return;
-    }
-    if (total.peak == -INFINITY) return;
-    const auto log_sum = static_cast<float>(std::log(total.sum));
-    for (float& value : values) value = (value - total.peak) - log_sum;
+    const LogSum sum = reads_all ? log_sum_of(logits, p_.dtype, p_.vocab_size)
+                                 : log_sum_of(values.data(), DType::kFloat32, std::ssize(values));
+    for (float& value : values) value = sum.log_prob(value);
 }
 
 void Columns::check() const {
