@@ -52,7 +52,9 @@ def test_the_parent_and_where_the_time_went(stream):
     assert span.status.status_code == StatusCode.UNSET
     found = dict(span.attributes)
     seconds = [found.pop(f"pybeam.{name}") for name in ("queued", "encoding", "decoding")]
-    assert min(seconds) >= 0 and 0 < sum(seconds) * 1e9 < span.end_time - span.start_time
+    # with several texts each is that of the slowest, so only one text has a sum within the whole
+    most = sum(seconds) if stream else max(seconds)
+    assert min(seconds) >= 0 and 0 < most * 1e9 < span.end_time - span.start_time
     steps, rows = found.pop("pybeam.steps"), found.pop("pybeam.rows")
     expansions = found.pop("pybeam.expansions")
     assert steps > 1 and 1 < rows <= 5 and expansions >= steps
