@@ -105,8 +105,8 @@ def build_app(
     app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics, places)
     app.state.metrics, app.state.gate, app.state.started = metrics, Gate(), int(time.time())
     metrics.watch(service, service.models)
-    for router in ROUTERS:
-        app.include_router(router)
+    # before those of the documentation; a router that is included would match each request twice
+    app.router.routes[:0] = [route for router in ROUTERS for route in router.routes]
     errors.install(app)
     # the last one added stands outside
     if settings.cors_origins:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -125,7 +126,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _wrong_body(request: Request, error: RequestValidationError) -> JSONResponse:
-        return respond(request.url.path, wrong_body(error))
+        return respond(request.url.path, wrong_body(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -137,11 +138,13 @@ def install(app: FastAPI) -> None:
         return respond(request.url.path, APIError(500, "the server failed; its log has more"))
 
 
-def wrong_body(error: RequestValidationError) -> APIError:
-    """Return the answer to a body that does not fit the schema; it names the first field at fault."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return APIError(400, "the body must be JSON in UTF-8, but cannot be read")
+def wrong_body(errors: Sequence[Mapping[str, Any]]) -> APIError:
+    """Return the answer to a body that does not fit the schema; it names the first field at fault.
+
+    Args:
+        errors: as pydantic lists them.
+    """
+    first = errors[0]
     # pydantic adds the types of a union and the like behind the field's name
     path = [part for part in first["loc"] if part not in PLACES]
     field = str(path[0]) if path else None

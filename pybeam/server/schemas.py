@@ -21,7 +21,7 @@ from pybeam.speech.whisper.timestamps import whisper_timestamps
 
 def _unicode(value: Any) -> Any:
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
     except UnicodeEncodeError:
         raise ValueError("must be Unicode, but has half a character") from None
     return value

@@ -18,12 +18,15 @@ from pybeam.server.answers import finite
 from pybeam.server.calls import Calls, TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
+from pybeam.server.routes import Route
 from pybeam.server.schemas import CompletionsBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import Certain, ServedResult
 from pybeam.text.deltas import TextDeltas
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"], dependencies=[Depends(authorised)])
+router = APIRouter(
+    prefix="/v1", tags=["OpenAI"], dependencies=[Depends(authorised)], route_class=Route
+)
 
 
 @router.post("/completions")

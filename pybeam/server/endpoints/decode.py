@@ -15,13 +15,16 @@ from pybeam.server.answers import Decoded, decoded_of
 from pybeam.server.calls import Calls, TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
+from pybeam.server.routes import Route
 from pybeam.server.schemas import DecodeBody, ScoreBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
 from pybeam.text.encoded import Encoded
 
-router = APIRouter(prefix="/v1", tags=["decoding"], dependencies=[Depends(authorised)])
+router = APIRouter(
+    prefix="/v1", tags=["decoding"], dependencies=[Depends(authorised)], route_class=Route
+)
 
 
 @router.post("/decode", response_model=Decoded)

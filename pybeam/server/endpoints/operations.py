@@ -14,8 +14,9 @@ from pybeam.server.errors import RETRY_SECONDS
 from pybeam.server.lifecycle import Gate
 from pybeam.server.metrics import CONTENT_TYPE, Metrics
 from pybeam.server.models import ServedModel
+from pybeam.server.routes import Route
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=Route)
 
 
 @router.get("/health")

@@ -7,16 +7,16 @@ from urllib.parse import parse_qsl
 
 from fastapi import APIRouter
 from fastapi import Request as HTTPRequest
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from pybeam.request import Request
 from pybeam.server import schemas
 from pybeam.server.calls import Calls, TheCalls
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
+from pybeam.server.routes import Route, validated
 
-router = APIRouter(tags=["LibreTranslate"])
+router = APIRouter(tags=["LibreTranslate"], route_class=Route)
 
 
 class TranslateBody(BaseModel):
@@ -59,10 +59,7 @@ async def translate(http: HTTPRequest, calls: TheCalls) -> TranslateAnswer:
     given = await _given(http)
     key = given.get("api_key")
     calls.keys.check(http, key if isinstance(key, str) else None)
-    try:
-        body = TranslateBody.model_validate(given)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(include_input=False)) from None
+    body = validated(TranslateBody, given)
     texts = [body.q] if isinstance(body.q, str) else body.q
     model = calls.models.pick(None, body.source, body.target, takes_sound=False)
     found = [_Found(text) for text in texts]

@@ -13,12 +13,15 @@ from pybeam.server.answers import Translations, translation_of
 from pybeam.server.calls import TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
+from pybeam.server.routes import Route
 from pybeam.server.schemas import TranslationsBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
 
-router = APIRouter(prefix="/v1", tags=["translation"], dependencies=[Depends(authorised)])
+router = APIRouter(
+    prefix="/v1", tags=["translation"], dependencies=[Depends(authorised)], route_class=Route
+)
 
 
 @router.post("/translations", response_model=Translations)

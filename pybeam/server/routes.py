@@ -1,0 +1,101 @@
+"""Routes: FastAPI documents endpoints, and requests do without it where they can."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from fastapi import Request
+from fastapi.params import Depends
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pybeam.server.errors import APIError, wrong_body
+
+Read = TypeVar("Read", bound=BaseModel)
+# finds an argument of an endpoint in a request
+Find = Callable[[Request], Awaitable[Any]]
+
+
+class Route(APIRoute):
+    """A route whose endpoint asks for the request, a body of JSON and functions of the request, once for all.
+
+    FastAPI solves the arguments of each request anew, and validates its answer again, which takes longer than
+    what the endpoint does. It still handles the endpoints that ask for more, such as a form.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        hints = get_type_hints(self.endpoint, include_extras=True)
+        hints.pop("return", None)
+        arguments: dict[str, Find] = {}
+        for name, hint in hints.items():
+            find = _finder(hint)
+            if find is None:
+                return super().get_route_handler()
+            arguments[name] = find
+        checks = [_of_request(one) for one in self.dependencies]
+        write = TypeAdapter(self.response_model or Any).dump_json
+        status, excludes_none = self.status_code or 200, self.response_model_exclude_none
+
+        async def handle(http: Request) -> Response:
+            for check in checks:
+                await check(http)
+            given = {name: await find(http) for name, find in arguments.items()}
+            answer = await self.endpoint(**given)
+            if isinstance(answer, Response):
+                return answer
+            content = write(answer, exclude_none=excludes_none)
+            return Response(content, status, media_type="application/json")
+
+        return handle
+
+
+def _finder(hint: Any) -> Find | None:
+    """Return what finds an argument of this type; None: FastAPI has to."""
+    if hint is Request:
+        return _itself
+    if get_origin(hint) is Annotated:
+        asked = [one for one in get_args(hint) if isinstance(one, Depends)]
+        return _of_request(asked[0]) if asked else None
+    if inspect.isclass(hint) and issubclass(hint, BaseModel):
+        return partial(_body, hint)
+    return None
+
+
+async def _itself(http: Request) -> Request:
+    return http
+
+
+def _of_request(asked: Depends) -> Find:
+    function = asked.dependency
+    assert function is not None and len(inspect.signature(function).parameters) == 1
+    return function
+
+
+async def _body(kind: type[Read], http: Request) -> Read:
+    content: Any = await http.body()
+    if not content:
+        raise wrong_body([{"type": "missing", "loc": (), "msg": "Field required"}])
+    if _is_json(http.headers.get("content-type", "")):
+        try:
+            content = json.loads(content)
+        except (ValueError, RecursionError):
+            raise APIError(400, "the body must be JSON in UTF-8, but cannot be read") from None
+    return validated(kind, content)
+
+
+def _is_json(content_type: str) -> bool:
+    kind, _, subtype = content_type.partition(";")[0].strip().lower().partition("/")
+    return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
+
+
+def validated(kind: type[Read], given: Any) -> Read:
+    """Return a body as the schema has it. Raises APIError if it does not fit."""
+    try:
+        return kind.model_validate(given, from_attributes=True)
+    except ValidationError as error:
+        raise wrong_body(error.errors()) from None

@@ -1,0 +1,133 @@
+"""Routes that do without FastAPI answer as it does."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Form, Request
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+
+from pybeam.server import errors
+from pybeam.server.errors import APIError
+from pybeam.server.routes import Route
+
+JSON = "application/json"
+
+
+class Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    text: str | list[str]
+    number: int = 1
+
+
+class Answered(BaseModel):
+    text: Any
+    number: int | None = None
+
+
+async def known(http: Request) -> None:
+    if http.headers.get("key") == "no":
+        raise APIError(401, "a key is missing")
+
+
+async def host(http: Request) -> str:
+    return http.headers["host"]
+
+
+Host = Annotated[str, Depends(host)]
+
+
+@cache
+def app(route_class: type[APIRoute]) -> FastAPI:
+    made = APIRouter(route_class=route_class, dependencies=[Depends(known)])
+
+    @made.post("/model", response_model=Answered, response_model_exclude_none=True)
+    async def model(http: Request, body: Asked, host: Host) -> Answered | Response:
+        if body.number == 2:
+            return JSONResponse({"number": 2}, 202)
+        return Answered(text=[host, http.method, body.text])
+
+    @made.get("/plain", status_code=203)
+    async def plain() -> dict[str, Any]:
+        return {"a": (1, None, "é")}
+
+    @made.post("/form")
+    async def form(text: Annotated[str, Form()]) -> str:
+        return text
+
+    found = FastAPI()
+    errors.install(found)
+    found.include_router(made)
+    return found
+
+
+def answer(route_class: type[APIRoute], method: str, path: str, **more: Any) -> tuple[Any, ...]:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app(route_class))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, **more)
+
+    found = asyncio.run(ask())
+    return found.status_code, found.headers["content-type"], found.json()
+
+
+def same(*request: str, **more: Any) -> tuple[Any, ...]:
+    """Return the answer, which is FastAPI's own."""
+    found = answer(Route, *request, **more)
+    assert found == answer(APIRoute, *request, **more)
+    return found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"5",
+        b'{"text": 5}',
+        b'{"text": "a", "number": "b"}',
+        b'{"text": "a", "other": 1}',
+        b'{"number": 1}',
+    ],
+)
+def test_bodies_that_do_not_fit(content):
+    status, _, found = same("POST", "/model", content=content, headers={"Content-Type": JSON})
+    assert status == 400 and found["error"]["message"]
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"text": "\xff"}', b"[" * 9000])
+def test_bodies_that_are_no_json(content):
+    found = answer(Route, "POST", "/model", content=content, headers={"Content-Type": JSON})
+    assert found[0] == 400 and "the body must be JSON" in found[2]["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "", None, "application/x-json", "json"])
+def test_only_what_says_so_is_json(kind):
+    headers = {} if kind is None else {"Content-Type": kind}
+    assert same("POST", "/model", content=b'{"text": "a"}', headers=headers)[0] == 400
+
+
+@pytest.mark.parametrize("kind", [JSON, "Application/JSON; charset=utf-8", "application/a+json"])
+def test_json(kind):
+    status, _, found = same(
+        "POST", "/model", content='{"text": "é"}'.encode(), headers={"Content-Type": kind}
+    )
+    assert status == 200 and found == {"text": ["localhost", "POST", "é"]}
+
+
+def test_other_answers():
+    assert same("POST", "/model", json={"text": [], "number": 2})[0] == 202
+    assert same("GET", "/plain")[::2] == (203, {"a": [1, None, "é"]})
+    assert same("POST", "/form", data={"text": "a"})[::2] == (200, "a")
+    assert same("POST", "/form")[0] == 400
+    for path in ("/model", "/plain", "/form"):
+        method = "GET" if path == "/plain" else "POST"
+        assert same(method, path, headers={"key": "no"})[0] == 401
+    assert same("GET", "/model")[0] == 405
