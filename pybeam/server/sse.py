@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from pybeam.server.errors import ClientGone, from_service, respond
 from pybeam.serving import BestSoFar, Certain, ServedResult, ServedStream
 
+T = TypeVar("T")
 Event = Certain | BestSoFar | ServedResult
 # makes the server-sent events of one event of the service, or of news of a recording
 Write = Callable[[Any], Iterable[str]]
@@ -27,22 +28,33 @@ def event_of(data: Any, name: str | None = None) -> str:
     return (f"event: {name}\n" if name else "") + f"data: {text}\n\n"
 
 
-async def unless_gone(http: Request, work: Any) -> Any:
-    """Await the work, but cancel it when the client closes its connection.
+async def unless_gone(http: Request, work: Awaitable[T]) -> T:
+    """Await the work in this task, but cancel it when the client closes its connection.
 
     Raises:
         ClientGone: it did.
     """
-    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_gone(http))
+    task = asyncio.current_task()
+    assert task is not None
+    num_cancelled, is_over, is_gone = task.cancelling(), False, False
+
+    def leave(_: asyncio.Future[None]) -> None:
+        nonlocal is_gone
+        if not is_over:
+            is_gone = task.cancel()
+
+    watcher = asyncio.ensure_future(_gone(http))
+    watcher.add_done_callback(leave)
     try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        # somebody else may want this task to end, too
+        if is_gone and task.uncancel() <= num_cancelled:
+            raise ClientGone from None
+        raise
     finally:
-        task.cancel()
+        is_over = True
         watcher.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
 
 
 async def _gone(http: Request) -> None:

@@ -20,13 +20,17 @@ DONE = object()
 
 async def together(work: Sequence[Awaitable[T]]) -> list[T]:
     """Await all; if one fails, the others are cancelled before its error is raised."""
+    if len(work) == 1:
+        # it needs no task of its own
+        return [await work[0]]
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
-    finally:
+    except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def in_order(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pybeam.serving.together import in_order
+from pybeam.serving.together import in_order, together
 
 
 def outcomes(sources, start, window=4):
@@ -27,6 +27,32 @@ async def later(place: int, source: int) -> tuple[int, int]:
     # the first ones take longest
     await asyncio.sleep(0.002 * (5 - place % 5))
     return place, source
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_all_together(number):
+    async def main():
+        return await together([later(place, 7) for place in range(number)])
+
+    assert asyncio.run(main()) == [(place, 7) for place in range(number)]
+
+
+def test_the_first_error_cancels_the_rest():
+    ended = []
+
+    async def work(place):
+        try:
+            await asyncio.sleep(0.001 if place == 1 else 5)
+            raise ValueError("wrong")
+        finally:
+            ended.append(place)
+
+    async def main():
+        with pytest.raises(ValueError, match="wrong"):
+            await together([work(place) for place in range(3)])
+        assert sorted(ended) == [0, 1, 2]
+
+    asyncio.run(asyncio.wait_for(main(), 3))
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
