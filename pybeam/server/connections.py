@@ -27,7 +27,7 @@ class Bounded(HttpToolsProtocol):
 
     head_seconds: ClassVar[float] = 30.0
     _timer: asyncio.TimerHandle | None = None
-    _is_in_message = False
+    _is_in_head = _is_in_message = False
     # bytes of the message around its body: of the head, and of chunks as far as they exceed the body
     _size = 0
 
@@ -40,8 +40,7 @@ class Bounded(HttpToolsProtocol):
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is None and not self._is_in_message:
-            self._await_head()
+        self._is_in_head = self._is_in_head or not self._is_in_message
         for start in range(0, len(data), MAX_HEAD):
             if self.transport.is_closing():
                 return
@@ -50,13 +49,16 @@ class Bounded(HttpToolsProtocol):
             super().data_received(part)
             if self._size > MAX_HEAD:
                 self._refuse()
+        # most heads come whole, and need no timer
+        if self._is_in_head and self._timer is None:
+            self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_in_message = True
-        self._await_head()
+        self._is_in_head = self._is_in_message = True
 
     def on_headers_complete(self) -> None:
+        self._is_in_head = False
         self._have_head()
         super().on_headers_complete()
 
@@ -70,7 +72,6 @@ class Bounded(HttpToolsProtocol):
         super().on_message_complete()
 
     def _await_head(self) -> None:
-        self._have_head()
         self._timer = self.loop.call_later(self.head_seconds, self._check)
 
     def _have_head(self) -> None:

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pybeam.server.metrics import Metrics
@@ -18,6 +17,7 @@ from pybeam.server.metrics import Metrics
 logger = logging.getLogger("pybeam.server.access")
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+ENCODER = json.JSONEncoder(ensure_ascii=False)
 # stands for all paths that are no endpoint, which clients choose
 OTHER_PATH = "other"
 # https://www.w3.org/TR/trace-context/#traceparent-header
@@ -38,7 +38,7 @@ class JSONFormatter(logging.Formatter):
         found |= getattr(record, "fields", {})
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
-        return json.dumps(found, ensure_ascii=False)
+        return ENCODER.encode(found)
 
 
 def set_up(level: str) -> None:
@@ -81,6 +81,14 @@ class Trace:
     def traceparent(self) -> str:
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of an answer that say which request it is for."""
+        return [
+            (b"x-request-id", self.request_id.encode()),
+            (b"traceparent", self.traceparent.encode()),
+        ]
+
 
 class AccessLog:
     """Middleware: gives every request an id, and logs and counts how it ended."""
@@ -101,9 +109,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = trace.request_id
-                headers["traceparent"] = trace.traceparent
+                message["headers"] = [*message.get("headers", ()), *trace.headers]
             await send(message)
 
         try:

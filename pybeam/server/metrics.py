@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -55,11 +56,19 @@ class Metrics(Listener):
         )
         self._width = self._histogram("request_rows", "Mean rows of a request in a step.", ROWS)
 
-    def _counter(self, name: str, text: str, labels: Sequence[str] = MODEL) -> Counter:
-        return Counter(f"pybeam:{name}", text, labels, registry=self._registry)
+    # the series of each value of the labels is looked up once
+    def _counter(
+        self, name: str, text: str, labels: Sequence[str] = MODEL
+    ) -> Callable[..., Counter]:
+        return cache(Counter(f"pybeam:{name}", text, labels, registry=self._registry).labels)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float] = SECONDS) -> Histogram:
-        return Histogram(f"pybeam:{name}", text, MODEL, registry=self._registry, buckets=buckets)
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float] = SECONDS
+    ) -> Callable[..., Histogram]:
+        registry = self._registry
+        return cache(
+            Histogram(f"pybeam:{name}", text, MODEL, registry=registry, buckets=buckets).labels
+        )
 
     def watch(self, service: Service, models: Sequence[str]) -> None:
         """Ask this service for what its models do, whenever the metrics are read."""
@@ -71,33 +80,33 @@ class Metrics(Listener):
 
     def answered(self, path: str, status: int) -> None:
         """Count an answer."""
-        self._answers.labels(path, status).inc()
+        self._answers(path, status).inc()
 
     def on_rejected(self, model: str, limit: str) -> None:
         """Count a request that a full queue refused."""
-        self._rejected.labels(model, limit).inc()
+        self._rejected(model, limit).inc()
 
     def on_started(self, model: str, cost: Cost, queued: float) -> None:
         """Count a request that the engine has taken."""
-        self._queued.labels(model).observe(queued)
-        self._prompt_tokens.labels(model).inc(cost.source_tokens)
+        self._queued(model).observe(queued)
+        self._prompt_tokens(model).inc(cost.source_tokens)
 
     def began_to_stream(self, model: str, seconds: float) -> None:
         """Count the time to the first event of a stream."""
-        self._first.labels(model).observe(seconds)
+        self._first(model).observe(seconds)
 
     def on_finished(
         self, model: str, reason: Reason, cost: Cost, times: Times, num_tokens: int
     ) -> None:
         """Count a request that has left."""
-        self._finished.labels(model, reason).inc()
-        self._expansions.labels(model).inc(times.expansions)
-        self._generation_tokens.labels(model).inc(num_tokens)
+        self._finished(model, reason).inc()
+        self._expansions(model).inc(times.expansions)
+        self._generation_tokens(model).inc(num_tokens)
         if reason == "finished":
-            self._latency.labels(model).observe(times.total)
-            self._encoding.labels(model).observe(times.encoding)
-            self._decoding.labels(model).observe(times.decoding)
-            self._width.labels(model).observe(times.rows)
+            self._latency(model).observe(times.total)
+            self._encoding(model).observe(times.encoding)
+            self._decoding(model).observe(times.decoding)
+            self._width(model).observe(times.rows)
 
 
 class _Status(Collector):
