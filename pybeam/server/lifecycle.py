@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -154,6 +155,9 @@ class Server(uvicorn.Server):
         except BaseException as error:
             self.error, self.should_exit = error, True
             return
+        # all that is here stays: to look at it again and again would stop every thread for a while each time
+        gc.collect()
+        gc.freeze()
         # the loop is closed if the server has been told to stop
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._open, app)
