@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pybeam
 from benchmarks import corpus
@@ -31,7 +33,7 @@ class System:
     """A server: an engine, the type of its weights, and its search.
 
     `search` is "greedy", "fixed" or "variable"; CTranslate2 has one search for every width. It translates
-    `side_by_side` batches at the same time, which share the threads.
+    `side_by_side` batches at the same time, which share the threads. Ours may have `processes` that decode.
     """
 
     library: str
@@ -39,10 +41,12 @@ class System:
     width: int
     search: str = "fixed"
     side_by_side: int = 1
+    processes: int = 0
 
     def __str__(self) -> str:
         has_choice = self.library != PEER and self.width > 1
-        return f"{self.library} {self.dtype}" + (f", {self.search}" if has_choice else "")
+        name = f"{self.library} {self.dtype}" + (f", {self.search}" if has_choice else "")
+        return name + (f", {self.processes} processes" if self.processes else "")
 
     @property
     def layout(self) -> str:
@@ -80,6 +84,7 @@ class System:
             "--dtype": self.dtype,
             "--threads": setup.threads,
             "--max-length": MAX_LENGTH,
+            **({"--processes": self.processes} if self.processes else {}),
             **search,
         }
         return ["-m", "pybeam", "serve", *(str(part) for pair in options.items() for part in pair)]
@@ -126,6 +131,25 @@ def offline(setup: Setup, system: System, lines: int) -> dict[str, float]:
     return json.loads(run.stdout)
 
 
+class Computed(NamedTuple):
+    """Seconds of CPU.
+
+    Attributes:
+        all_threads: of a server's process; processes that decode for it do not count.
+        front: of the one thread that speaks HTTP.
+    """
+
+    all_threads: float
+    front: float
+
+    def per_request(self, before: Computed, number: int) -> dict[str, float]:
+        """Columns of a row: the milliseconds of one of so many requests that were answered since."""
+        return {
+            "cpu_ms": 1e3 * (self.all_threads - before.all_threads) / number,
+            "front_ms": 1e3 * (self.front - before.front) / number,
+        }
+
+
 @dataclass
 class Servers:
     """The processes, by system; each is started when it is first asked, and sleeps while others work."""
@@ -146,14 +170,16 @@ class Servers:
             self._start(system)
         return self._addresses[system]
 
-    def cpu_seconds(self, system: System) -> float | None:
-        """The seconds that all threads of its process have computed so far; None where there is no /proc."""
-        stat = Path(f"/proc/{self._processes[system].pid}/stat")
+    def computed(self, system: System) -> Computed:
+        """The seconds that its process has computed so far; NaN where there is no /proc."""
+        pid = self._processes[system].pid
+        stat, front = Path(f"/proc/{pid}/stat"), Path(f"/proc/{pid}/task/{pid}/schedstat")
         if not stat.exists():
-            return None
+            return Computed(math.nan, math.nan)
         # the name of the process, in parentheses, may have spaces
         user, kernel = stat.read_text().rpartition(")")[2].split()[11:13]
-        return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+        all_threads = (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+        return Computed(all_threads, int(front.read_text().split()[0]) / 1e9)
 
     def held(self, system: System) -> dict[str, int]:
         """Its memory and open files; empty where there is no /proc."""

@@ -7,11 +7,10 @@ A system is not given more load once it has collapsed. One server works at a tim
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy
@@ -69,8 +68,12 @@ def _cases(bench: Bench) -> Iterator[list[Task]]:
     yield bench.tasks(f"overload-{width}", bench.systems, bench.overload)
     yield bench.tasks(f"first-{width}", own, bench.first)
     yield bench.tasks(f"offline-{width}", own, bench.offline)
+    int8 = own[1]
+    for clients in (1, CLIENTS):
+        layouts = int8, replace(int8, processes=bench.setup.threads)
+        yield bench.tasks(f"front-{width}", layouts, bench.front, clients=clients)
     if width > 1:
-        yield bench.tasks(f"steady-{width}", own[1:2], bench.steady)
+        yield bench.tasks(f"steady-{width}", [int8], bench.steady)
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Bench:
     servers: Servers
     width: int
     _capacities: dict[System, float] = field(default_factory=dict)
-    _cpu_of: dict[System, float] = field(default_factory=dict)
+    _cpu_of: dict[System, dict[str, float]] = field(default_factory=dict)
 
     @cached_property
     def systems(self) -> list[System]:
@@ -134,12 +137,17 @@ class Bench:
 
     def peer(self, system: System) -> dict:
         """The requests that a layout of the peer can answer; the better one of a type goes on."""
-        return {"answered/s": self.capacity(system), "cpu_ms": 1e3 * self._cpu_of[system]}
+        return {"answered/s": self.capacity(system)} | self._cpu_of[system]
 
     def closed(self, system: System) -> dict:
         """16 clients, each with one request at a time."""
         answers, seconds, cpu = self._busy(system, self.texts, CLIENTS)
-        return {"clients": CLIENTS, "cpu_ms": 1e3 * cpu / len(answers)} | _facts(answers, seconds)
+        return {"clients": CLIENTS} | cpu | _facts(answers, seconds)
+
+    def front(self, system: System, clients: int) -> dict:
+        """CPU of the front, which is all that is not decoded: with processes that is `cpu_ms`."""
+        answers, seconds, cpu = self._busy(system, self.texts, clients)
+        return cpu | _facts(answers, seconds)
 
     def open(self, system: System, load: float) -> dict:
         """Poisson arrivals."""
@@ -191,7 +199,8 @@ class Bench:
         several = [
             self.texts[i : i + TEXTS_PER_REQUEST] for i in range(0, lines, TEXTS_PER_REQUEST)
         ]
-        answers, seconds, cpu = self._busy(system, several, 2 * MANY_CLIENTS // TEXTS_PER_REQUEST)
+        num_clients = 2 * MANY_CLIENTS // TEXTS_PER_REQUEST
+        answers, seconds, cpu = self._busy(system, several, num_clients)
         number = TEXTS_PER_REQUEST * sum(one.status == 200 for one in answers)
         single = self.capacity(system)
         return {
@@ -201,8 +210,8 @@ class Bench:
             f"server lines/s, {TEXTS_PER_REQUEST} a request": number / seconds,
             f"of decode, {TEXTS_PER_REQUEST} a request": number / seconds / rate,
             "decode cpu_ms": 1e3 * offline_cpu,
-            "server cpu_ms": 1e3 * self._cpu_of[system],
-            f"server cpu_ms, {TEXTS_PER_REQUEST} a request": 1e3 * cpu / number,
+            "server cpu_ms": self._cpu_of[system]["cpu_ms"],
+            f"server cpu_ms, {TEXTS_PER_REQUEST} a request": cpu["cpu_ms"] / TEXTS_PER_REQUEST,
         }
 
     def capacity(self, system: System) -> float:
@@ -210,19 +219,19 @@ class Bench:
         if system not in self._capacities:
             answers, seconds, cpu = self._busy(system, self.texts, MANY_CLIENTS)
             self._capacities[system] = sum(one.status == 200 for one in answers) / seconds
-            self._cpu_of[system] = cpu / len(answers)
+            self._cpu_of[system] = cpu
         return self._capacities[system]
 
     def _busy(
         self, system: System, texts: Sequence[str | list[str]], num_clients: int
-    ) -> tuple[list[Answer], float, float]:
-        """The answers of a closed loop, its seconds, and the server's seconds of CPU (NaN: unknown)."""
+    ) -> tuple[list[Answer], float, dict[str, float]]:
+        """The answers of a closed loop, its seconds, and columns with the server's CPU of a request."""
         contents = [post(PATH, {"text": text}) for text in texts]
         address = self._address(system)
-        before = self.servers.cpu_seconds(system)
+        before = self.servers.computed(system)
         answers, seconds = closed_loop(address, contents, num_clients, self.seconds)
-        after = self.servers.cpu_seconds(system)
-        return answers, seconds, after - before if after is not None else math.nan
+        cpu = self.servers.computed(system).per_request(before, len(answers))
+        return answers, seconds, cpu
 
     def _arrivals(
         self, system: System, rate: float, more: dict | None = None, seconds: float | None = None
