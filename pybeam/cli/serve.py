@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Sequence
@@ -71,6 +72,12 @@ def check_url(context: click.Context, parameter: click.Parameter, url: str | Non
     return url
 
 
+def parse_network(text: str) -> str:
+    """Return an address or a network. Raises ValueError if it is neither."""
+    network = ipaddress.ip_network(text, strict=False)
+    return str(network) if "/" in text else text
+
+
 def parse_load(text: str) -> tuple[int, int]:
     """Read a number of waiting texts and the width of beams from there on."""
     waiting, _, width = text.partition(":")
@@ -116,7 +123,8 @@ class ServeOptions:
 
 SERVER_OPTIONS = (
     *("model", "revision", "host", "port", "config", "engines", "processes", "api_key_file"),
-    *("cors_origins", "allowed_hosts", "keep_alive", "shutdown_timeout", "log_level"),
+    *("cors_origins", "allowed_hosts", "forwarded_allow_ips", "max_connections"),
+    *("max_connections_per_client", "keep_alive", "shutdown_timeout", "log_level"),
     "otlp_endpoint",
 )
 SERVER = section(
@@ -127,6 +135,9 @@ SERVER = section(
     names=SERVER_OPTIONS,
     host={"is_common": True},
     port={"is_common": True},
+    forwarded_allow_ips={
+        "type": Parsed(parse_network, "{!r} must be an address or a network, such as 10.0.0.0/8")
+    },
     otlp_endpoint={
         "envvar": [f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
         "callback": check_url,

@@ -1,43 +1,134 @@
-"""Connections: as many as the system allows, none that says nothing, and none that says too much."""
+"""Connections: not too many, none that says nothing or reads nothing, and none that says too much."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import ipaddress
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
 from typing import ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 # bytes of the head of a request, and of all else around its body
 MAX_HEAD = 1 << 16
-TOO_LARGE = f"the path and the headers must have at most {MAX_HEAD} bytes"
+# files that this process opens beside its connections
+OWN_FILES = 128
+# between two lines of the log that say the same of connections
+LOG_SECONDS = 10.0
+
+
+class Crowd:
+    """Counts the connections that are open, of all clients and of each.
+
+    Args:
+        most: of all clients.
+        most_each: of one client: an IPv4 address, or a network of IPv6 (/64), which one machine may have.
+        proxies: addresses and networks whose connections are those of many clients.
+    """
+
+    def __init__(self, most: int, most_each: int, proxies: Iterable[str] = ()) -> None:
+        self._most, self._most_each = most, most_each
+        self._proxies = [ipaddress.ip_network(one, strict=False) for one in proxies]
+        self._num_open = 0
+        self._of_client: Counter[str] = Counter()
+        self._told_at = -LOG_SECONDS
+
+    def enter(self, address: str) -> APIError | None:
+        """Count a connection of this address. Returns why it may not stay; it is then not counted."""
+        client, error = self._client(address), None
+        if self._num_open >= self._most:
+            error = APIError(503, "the server has too many connections", retry_after=RETRY_SECONDS)
+        elif client is not None and self._of_client[client] >= self._most_each:
+            error = APIError(
+                429,
+                f"a client may have {self._most_each} connections; send several requests on each",
+                retry_after=RETRY_SECONDS,
+            )
+        if error is None:
+            self._num_open += 1
+            self._of_client.update([client] if client else [])
+        elif time.monotonic() > self._told_at + LOG_SECONDS:
+            self._told_at = time.monotonic()
+            logger.warning("a connection of %s is refused: %s", address, error)
+        return error
+
+    def leave(self, address: str) -> None:
+        """Count no longer a connection that has entered."""
+        client = self._client(address)
+        self._num_open -= 1
+        if client is not None:
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
+
+    def _client(self, address: str) -> str | None:
+        """Return whom a connection counts for; None: for nobody, as that of a proxy or of a Unix socket."""
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return None
+        if any(found in one for one in self._proxies):
+            return None
+        return address if found.version == 4 else str(ipaddress.ip_network((found, 64), False))
 
 
 class Bounded(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on the time and the size of a request's head. uvicorn has none.
+    """uvicorn's protocol with bounds on connections, and on what they carry beside bodies; uvicorn has none.
 
-    A client that sends half a head would hold its connection, one that never ends it would fill the memory.
+    A client that sends half a head would hold its connection, one that sends a head without
+    an end would fill the memory, and one that does not read its answer would keep it there.
 
     Attributes:
-        head_seconds: in which a head must have come.
+        crowd: counts connections.
+        seconds: in which a head must have come, and in which a client must read on.
     """
 
-    head_seconds: ClassVar[float] = 30.0
+    crowd: ClassVar[Crowd]
+    seconds: ClassVar[float] = 30.0
     _timer: asyncio.TimerHandle | None = None
-    _is_in_head = _is_in_message = False
+    # runs while more is written than is read
+    _reader: asyncio.TimerHandle | None = None
+    _has_entered = _is_in_head = _is_in_message = False
     # bytes of the message around its body: of the head, and of chunks as far as they exceed the body
     _size = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        error = self.crowd.enter(self._address)
+        self._has_entered = error is None
+        if error is None:
+            self._await_head()
+        else:
+            self._refuse(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._have_head()
+        self._have_reader()
+        if self._has_entered:
+            self.crowd.leave(self._address)
         super().connection_lost(error)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._have_reader()
 
     def data_received(self, data: bytes) -> None:
         self._is_in_head = self._is_in_head or not self._is_in_message
@@ -48,7 +139,9 @@ class Bounded(HttpToolsProtocol):
             self._size += len(part)
             super().data_received(part)
             if self._size > MAX_HEAD:
-                self._refuse()
+                self._refuse(
+                    APIError(431, f"the path and the headers must have at most {MAX_HEAD} bytes")
+                )
         # most heads come whole, and need no timer
         if self._is_in_head and self._timer is None:
             self._await_head()
@@ -72,12 +165,17 @@ class Bounded(HttpToolsProtocol):
         super().on_message_complete()
 
     def _await_head(self) -> None:
-        self._timer = self.loop.call_later(self.head_seconds, self._check)
+        self._timer = self.loop.call_later(self.seconds, self._check)
 
     def _have_head(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _have_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
 
     def _check(self) -> None:
         """Close the connection, unless the request before is still being answered."""
@@ -86,31 +184,37 @@ class Bounded(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: APIError) -> None:
         # what has begun to be answered cannot be answered otherwise
         if self.cycle is None or self.cycle.response_complete:
-            error = {"message": TOO_LARGE, "type": "invalid_request_error"}
-            body = json.dumps({"error": error | {"param": None, "code": None}}).encode()
+            answer = respond("", error, {"Connection": "close"})
+            head = [b"%s: %s\r\n" % header for header in answer.raw_headers]
             self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
-                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
-                % (len(body), body)
+                b"".join([STATUS_LINE[error.status], *head, b"\r\n", bytes(answer.body)])
             )
         self.transport.close()
 
 
 def bounded(settings: Settings) -> type[Bounded]:
-    """Return the protocol with the time of these settings; uvicorn makes its objects itself."""
-    return type("Bounded", (Bounded,), {"head_seconds": settings.body_timeout})
+    """Return the protocol of these settings; uvicorn makes its objects itself.
+
+    This process may then open as many files as the system grants.
+    """
+    granted = max(1, raise_file_limit() - OWN_FILES)
+    most = min(granted, settings.max_connections or granted)
+    crowd = Crowd(most, settings.max_connections_per_client, settings.forwarded_allow_ips)
+    return type("Bounded", (Bounded,), {"crowd": crowd, "seconds": settings.body_timeout})
 
 
-def raise_file_limit() -> None:
-    """Let this process open as many connections as it may; the usual limit is 1024."""
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may; the usual limit is 1024. Returns how many."""
     try:
         import resource
     except ImportError:  # not on Windows
-        return
+        return sys.maxsize
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS may name a limit that it does not grant
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if granted == resource.RLIM_INFINITY else granted

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from pybeam.arguments import ArgumentError
 from pybeam.serving import (
@@ -30,6 +31,8 @@ RETRY_SECONDS = 5
 LIBRETRANSLATE_PATHS = {"/translate", "/languages", "/detect"}
 # OpenAI's names for the kinds of errors
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+# of a WebSocket that is closed because it asks for what it may not have (RFC 6455)
+POLICY_VIOLATION = 1008
 # what a validation error is found in, before the field's name
 PLACES = {"body", "query", "path", "header"}
 ARGUMENT = re.compile(r"`(?:Request\.)?(\w+)`")
@@ -115,6 +118,15 @@ def respond(path: str, error: APIError, headers: Mapping[str, str] | None = None
         }
     headers = {**error.headers, **(headers or {})}
     return JSONResponse({"error": content}, error.status, headers)
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, error: APIError) -> None:
+    """Answer a request, or a WebSocket that is not accepted, with an error, and close its connection."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+    else:
+        response = respond(scope["path"], error, {"Connection": "close"})
+        await response(scope, receive, send)
 
 
 def install(app: FastAPI) -> None:

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pybeam.server.connections import bounded, raise_file_limit
-from pybeam.server.errors import RETRY_SECONDS, APIError, respond
+from pybeam.server.connections import bounded
+from pybeam.server.errors import RETRY_SECONDS, APIError, refuse, respond
 from pybeam.server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ class Gated:
             return
         if not self._gate.is_open:
             error = APIError(503, "the server is stopping", retry_after=RETRY_SECONDS)
-            response = respond(scope["path"], error, {"Connection": "close"})
-            await response(scope, receive, send)
+            await refuse(scope, receive, send, error)
             return
         self._gate.num_active += 1
         try:
@@ -122,6 +121,7 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            forwarded_allow_ips=list(settings.forwarded_allow_ips),
             timeout_keep_alive=math.ceil(settings.keep_alive),
             timeout_graceful_shutdown=int(LAST_SECONDS),
         )
@@ -211,7 +211,6 @@ def serve(start: Callable[[], FastAPI], settings: Settings) -> None:
         Exception: what `start` raises.
     """
     server = Server(start, settings)
-    raise_file_limit()
     server.run()
     if server.is_starting:
         # the thread that loads models cannot be stopped, and would crash in a process that takes itself apart

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pybeam.server.errors import APIError, respond
+from pybeam.server.errors import APIError, refuse
 from pybeam.server.settings import Settings
 
 # they change nothing, and what they answer is for pages of this server alone
@@ -34,12 +34,11 @@ class KnownOrigins:
         self._takes_all = not self._hosts and not _is_loopback(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope) if scope["type"] == "http" else None
+        refused = None if scope["type"] == "lifespan" else self._refused(scope)
         if refused is None:
             await self._app(scope, receive, send)
         else:
-            response = respond(scope["path"], refused, {"Connection": "close"})
-            await response(scope, receive, send)
+            await refuse(scope, receive, send, refused)
 
     def _refused(self, scope: Scope) -> APIError | None:
         headers = Headers(scope=scope)
@@ -53,7 +52,9 @@ class KnownOrigins:
                     "this server does not go by the name in the header `Host`; start it with --allow-host "
                     "for each name by which clients know it",
                 )
-        if origin is None or scope["method"] in SAFE_METHODS or "*" in self._origins:
+        # a WebSocket has no method
+        is_safe = scope.get("method") in SAFE_METHODS
+        if origin is None or is_safe or "*" in self._origins:
             return None
         if origin in self._origins or (host and urlsplit(origin).netloc.lower() == host.lower()):
             return None

@@ -26,6 +26,11 @@ class Settings:
         cors_origins: Allow pages of this origin to ask from a browser; may be given many times.
         allowed_hosts: Take requests for this name, as the header Host has it: a proxy's, for example. May be
             given many times.
+        forwarded_allow_ips: Address or network of a proxy, whose requests say in X-Forwarded-For and
+            X-Forwarded-Proto for whom it asks. May be given many times.
+        max_connections: Connections of all clients; one beyond is closed at once.
+        max_connections_per_client: Connections of one address, or of one network of IPv6 (/64). Proxies may
+            have more.
         keep_alive: Close a connection on which no request has come for this time. Let a proxy's be shorter.
         shutdown_timeout: After SIGTERM finish what has begun within this time, and cancel the rest.
         otlp_endpoint: Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP,
@@ -43,7 +48,7 @@ class Settings:
         max_audio: Size of a request with a recording.
         max_audio_seconds: Length of a recording. A longer one is refused when so much of it is decoded.
         max_recordings: Recordings that are transcribed at a time; a request beyond gets 429.
-        body_timeout: Time in which a request must have come whole.
+        body_timeout: Time in which a request must have come whole, and in which its answer must be read on.
     """
 
     host: str = setting("NAME", "127.0.0.1")
@@ -55,6 +60,9 @@ class Settings:
         shows="those of this machine if --host is one of them, else all",
         flag="--allow-host",
     )
+    forwarded_allow_ips: tuple[str, ...] = setting("ADDRESS", ("127.0.0.1", "::1"))
+    max_connections: Count | None = setting("N", shows="as many as the system allows")
+    max_connections_per_client: Count = setting("N", 1024)
     keep_alive: Positive = setting("SECONDS", 75.0)
     shutdown_timeout: Annotated[float, FloatRange(0)] = setting("SECONDS", 30.0)
     otlp_endpoint: str | None = setting("URL")

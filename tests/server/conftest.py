@@ -8,7 +8,8 @@ from support.server_process import running, wait_until
 
 @pytest.fixture(scope="session")
 def server():
-    with running("--max-body", "20000", "--body-timeout", "0.5", is_ready=False) as process:
+    limits = ("--max-body", "20000", "--body-timeout", "0.5", "--max-connections-per-client", "3")
+    with running(*limits, is_ready=False) as process:
         wait_until(lambda: process.url, seconds=60)
         # what it says while it starts
         paths = ("/health", "/ready", "/metrics", "/translate", "/v1/models")

@@ -1,4 +1,4 @@
-"""Heads of requests are bounded, connections stay open, and a client that goes is one line in the log."""
+"""Connections and heads of requests are bounded, and a client that goes is one line in the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from pybeam.server.connections import MAX_HEAD
+from pybeam.server.connections import MAX_HEAD, Crowd
 from support.server_process import memory, needs_proc, wait_until
 
 MEGA = 1 << 20
@@ -110,3 +110,64 @@ def test_a_client_that_goes_in_the_middle_of_a_body(server, http: httpx.Client, 
     assert (record["status"], record["level"]) == (499, "info")
     http.get("/health")
     assert not [one for one in server.records() if "exception" in one]
+
+
+def test_connections_are_counted_for_each_client_and_in_all():
+    crowd = Crowd(6, 2, ["10.0.0.0/8"])
+    many = ["1.2.3.4", "1.2.3.4", "::1", "2001:db8::1", "2001:db8::ffff", "10.1.1.1"]
+    assert [crowd.enter(one) for one in many[:2]] == [None, None]
+    refused = crowd.enter("1.2.3.4")
+    assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
+    assert [crowd.enter(one) for one in many[2:5]] == [None] * 3
+    # one machine may have all addresses of such a network
+    assert crowd.enter("2001:db8::2").status == 429
+    assert crowd.enter("10.1.1.1") is None
+    assert crowd.enter("9.9.9.9").status == crowd.enter("10.1.1.2").status == 503
+    for one in many:
+        crowd.leave(one)
+    assert crowd.enter("1.2.3.4") is None
+    proxied = Crowd(99, 1, ["10.0.0.0/8"])
+    assert {proxied.enter("10.1.1.1") for _ in range(9)} == {None}
+
+
+@needs_proc
+def test_a_client_has_no_more_connections_than_it_may(server, http):
+    def connect() -> socket.socket:
+        # not the address of a proxy
+        return socket.create_connection(server.address, 20, source_address=("127.0.0.2", 0))
+
+    def is_admitted(connection: socket.socket) -> bool:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(HEALTH + b"\r\n")
+            return b" 200 OK" in connection.recv(1000)
+        return False
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            assert is_admitted(stack.enter_context(connect()))
+        with connect() as beyond:
+            found = all_of(beyond)
+        assert (
+            found.startswith(b"HTTP/1.1 429 Too Many Requests\r\n") and b"retry-after: 5" in found
+        )
+        assert http.get("/health").status_code == 200
+    wait_until(lambda: any("is refused" in line for line in server.lines))
+
+    def is_admitted_again() -> bool:
+        with connect() as another:
+            return is_admitted(another)
+
+    wait_until(is_admitted_again)
+
+
+def test_an_answer_that_is_not_read_is_not_kept(server):
+    """Ten answers of a megabyte do not fit between a server and its client."""
+    path, num = b"/static-offline-docs/swagger-ui-bundle.js", 10
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(server.address)
+        connection.sendall(num * (b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        # the time that a client has for it
+        time.sleep(1.5)
+        assert len(all_of(connection)) < num * MEGA
