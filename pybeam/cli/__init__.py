@@ -1,4 +1,4 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `graph`,
+"""The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `key`, `graph`,
 `export-onnx`, `quantize`, `convert`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
@@ -20,6 +20,7 @@ from pybeam import __version__
 from pybeam.cli.conversions import convert, export_onnx, quantize
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
+from pybeam.cli.key import key
 from pybeam.cli.profile import profile
 from pybeam.cli.retrieve import retrieve
 from pybeam.cli.score import score
@@ -43,6 +44,7 @@ def pybeam(verbose: bool) -> None:
     pybeam transcribe --help    how to write down what is said in sound files
     pybeam retrieve --help      how to find items of a catalogue
     pybeam serve --help         how to serve models over HTTP
+    pybeam key --help           how to make a key for a server
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam quantize --help      how to write a model with int8 or int4 weights
@@ -62,6 +64,7 @@ for command in (
     transcribe,
     retrieve,
     serve,
+    key,
     graph,
     export_onnx,
     quantize,

@@ -104,6 +104,7 @@ class ServeOptions:
             memory; auto: one per thread. The server goes on if one crashes. For CPUs, in place of --engines.
         api_key_file: File with a key on each line; requests must then have one. So do the keys in
             PYBEAM_SERVE_API_KEYS, joined by commas.
+        keys: TOML file of keys with limits, which `pybeam key` makes. Read again at SIGHUP.
         log_level: What to log, to stderr, as JSON. Texts are never logged.
     """
 
@@ -114,6 +115,7 @@ class ServeOptions:
     )
     processes: Processes | None = option("N|auto")
     api_key_file: str | None = option("FILE")
+    keys: str | None = option("FILE")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
@@ -123,8 +125,9 @@ class ServeOptions:
 
 SERVER_OPTIONS = (
     *("model", "revision", "host", "port", "config", "engines", "processes", "api_key_file"),
+    "keys",
     *("cors_origins", "allowed_hosts", "forwarded_allow_ips", "max_connections"),
-    *("max_connections_per_client", "keep_alive", "shutdown_timeout", "log_level"),
+    *("max_connections_per_client", "keep_alive", "shutdown_timeout", "log_level", "audit_log"),
     "otlp_endpoint",
 )
 SERVER = section(
@@ -184,6 +187,7 @@ def serve(**values: Any) -> int:
         try:
             from pybeam.server import logs
             from pybeam.server.app import build_app, build_service
+            from pybeam.server.audit import AuditLog
             from pybeam.server.auth import Keys
             from pybeam.server.lifecycle import serve as serve_app
             from pybeam.server.metrics import Metrics
@@ -192,22 +196,21 @@ def serve(**values: Any) -> int:
                 f"{error}; `pybeam serve` needs `pip install 'pybeam-search[serve]'`"
             ) from error
         options = take(ServeOptions, values)
-        keys = Keys.load(options.api_key_file, os.environ.get(KEYS))
+        keys = Keys.load(options.api_key_file, os.environ.get(KEYS), options.keys)
     cluster, replicas = take(ClusterOptions, values), take(ReplicaOptions, values)
     directories, setup = read_directories(options.model), Setup.take(values)
     load = partial(load_models, directories, setup, options)
     settings = take(Settings, values)
     assert not values, "these options would be ignored"
     if cluster.on_ray:
-        if options.processes is not None:
-            raise click.UsageError(
-                "--processes has no meaning with --ray; --min-replicas says how many"
-            )
+        check_ray(options, settings)
         parts = load, settings, keys
         serve_on_ray(cluster, replicas, setup.device.threads, parts, options.log_level)
         return 0
     logs.set_up(options.log_level)
     with open_tracer(settings.otlp_endpoint) as tracer:
+        with as_failures():
+            audit = AuditLog(settings.audit_log) if settings.audit_log else None
 
         def start() -> FastAPI:
             models, engines = load()
@@ -221,9 +224,11 @@ def serve(**values: Any) -> int:
                     processes=options.processes is not None,
                 )
             service.start()
-            return build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
+            more: dict[str, Any] = {"keys": keys, "tracer": tracer, "audit": audit}
+            return build_app(service, models, metrics, settings=settings, **more)
 
-        serve_app(start, settings)
+        reload = [keys.reload] if options.keys else []
+        serve_app(start, settings, [audit.reopen, *reload] if audit else reload)
     return 0
 
 
@@ -241,6 +246,19 @@ def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:
             f"{error}; `--otlp-endpoint` needs `pip install 'pybeam-search[otel]'`"
         ) from error
     return exported(endpoint)
+
+
+def check_ray(options: ServeOptions, settings: Settings) -> None:
+    """Raise UsageError for options of a server that is one process."""
+    if options.processes is not None:
+        raise click.UsageError(
+            "--processes has no meaning with --ray; --min-replicas says how many"
+        )
+    if options.keys or settings.audit_log:
+        raise click.UsageError(
+            "--keys and --audit-log are for one process, and --ray starts several; keys without limits are "
+            "those of --api-key-file"
+        )
 
 
 def share_threads(options: ServeOptions, models: dict[str, ServedModel]) -> int:

@@ -13,7 +13,8 @@ from fastapi_offline import FastAPIOffline
 from pybeam import __version__
 from pybeam.decoder import Decoder
 from pybeam.server import errors
-from pybeam.server.auth import Keys
+from pybeam.server.audit import AuditLog
+from pybeam.server.auth import Admission, Keys
 from pybeam.server.calls import Calls
 from pybeam.server.endpoints import (
     audio,
@@ -30,6 +31,7 @@ from pybeam.server.logs import AccessLog
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.origins import KnownOrigins
+from pybeam.server.quotas import RATE_HEADERS
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
 
@@ -80,6 +82,7 @@ def build_app(
     settings: Settings | None = None,
     keys: Keys | None = None,
     tracer: Tracer | None = None,
+    audit: AuditLog | None = None,
 ) -> FastAPI:
     """Make the application of a service, which the caller starts and closes.
 
@@ -90,6 +93,7 @@ def build_app(
         settings: limits of requests.
         keys: that open it; None: it is open to all.
         tracer: of OpenTelemetry, begins a span for every request; None: there are no spans.
+        audit: log of requests beside the program's own; None: there is none.
     """
     settings = Settings() if settings is None else settings
     # /docs and /redoc load the files of this package, so that they need no network
@@ -109,18 +113,19 @@ def build_app(
     app.router.routes[:0] = [route for router in ROUTERS for route in router.routes]
     errors.install(app)
     # the last one added stands outside
+    app.add_middleware(Admission, keys=keys)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type", "X-Request-Id", "traceparent"],
-            expose_headers=["X-Request-Id", "traceparent", "Retry-After"],
+            expose_headers=["X-Request-Id", "traceparent", "Retry-After", *RATE_HEADERS],
         )
     app.add_middleware(KnownOrigins, settings=settings)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(Gated, gate=app.state.gate)
-    app.add_middleware(AccessLog, metrics=metrics)
+    app.add_middleware(AccessLog, metrics=metrics, audit=audit)
     if tracer is not None:
         from pybeam.server.tracing import Traced
 

@@ -1,33 +1,68 @@
-"""API keys."""
+"""API keys: who has one, and what it may ask for."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import APIError
+from pybeam.server.errors import LIBRETRANSLATE_PATHS, APIError, refuse
+from pybeam.server.key_file import digest_of, read_keys
+from pybeam.server.lifecycle import OPEN_PATHS
+from pybeam.server.quotas import Allowance
+from pybeam.server.settings import KeyLimits
+
+# beside those that are open while the server stops: pages, and their files
+KEYLESS_PATHS = {"/", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/languages"}
+KEYLESS_FOLDERS = ("/page/", "/static-offline-docs/")
+AUDIO_FOLDER = "/v1/audio/"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whoever has a key.
+
+    Attributes:
+        name: of the key, for logs.
+        limits: of what it may ask for.
+        allowance: what is left of that.
+    """
+
+    name: str
+    limits: KeyLimits
+    allowance: Allowance
 
 
 class Keys:
     """The keys that open the server; without any it is open to all.
 
     Args:
-        keys: the keys.
+        keys: keys without limits.
+        path: a file of more keys with limits, as `pybeam key` makes them.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it has no keys, or is wrong.
     """
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._keys = [key.encode() for key in keys]
+    def __init__(self, keys: Iterable[str] = (), path: str | None = None) -> None:
+        own = [
+            (f"key-{i}", digest_of(key), KeyLimits()) for i, key in enumerate(dict.fromkeys(keys))
+        ]
+        self._own, self.path = own, path
+        self._callers: dict[bytes, Caller] = {}
+        self.reload()
 
     @classmethod
-    def load(cls, path: str | None, listed: str | None) -> Keys:
-        """Read keys from a file, one per line, and from a text with commas between them.
+    def load(cls, path: str | None, listed: str | None, limited_path: str | None = None) -> Keys:
+        """Read keys from a file, one per line, from a text with commas between them, and from a TOML file.
 
         Raises:
-            OSError: the file cannot be read.
-            ValueError: the file has no key, so that the server would be open.
+            OSError: a file cannot be read.
+            ValueError: a file has no key, so that the server would be open, or it is wrong.
         """
         keys = [key.strip() for key in (listed or "").split(",")]
         if path is not None:
@@ -36,30 +71,119 @@ class Keys:
             if not found:
                 raise ValueError(f"{path} must have a key on each line, but has none")
             keys += found
-        return cls(key for key in keys if key)
+        return cls((key for key in keys if key), limited_path)
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._callers)
+
+    def reload(self) -> None:
+        """Read the file again; all that keys have used of their limits stays used.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is wrong. Nothing has changed then.
+        """
+        found = [*self._own, *(read_keys(self.path) if self.path is not None else ())]
+        former = {one.name: one.allowance for one in self._callers.values()}
+        callers = {
+            digest: Caller(name, limits, Allowance(limits, former.get(name)))
+            for name, digest, limits in found
+        }
+        if len({name for name, _, _ in found}) < len(found) or len(callers) < len(found):
+            raise ValueError(
+                f"each key must have a name of its own, but two of {self.path} are the same"
+            )
+        self._callers = callers
+
+    def admit(self, scope: Scope, key: bytes | None) -> None:
+        """Let a request of this key begin; None: it has none.
+
+        The time that this takes does not depend on how much of a key is right: a hash is looked up.
+
+        Raises:
+            APIError: 401, the key is missing or wrong; 429, nothing is left of its limits.
+        """
+        caller = None if key is None else self._callers.get(digest_of(key.strip()))
+        if caller is None:
+            raise APIError(
+                401,
+                "an API key is missing or wrong; send the header `Authorization: Bearer KEY`",
+                code="invalid_api_key",
+            )
+        unit = "audio_seconds" if scope["path"].startswith(AUDIO_FOLDER) else "tokens"
+        scope.setdefault("state", {}).update(caller=caller, unit=unit)
+        caller.allowance.begin(unit)
 
     def check(self, request: Request, given: str | None = None) -> None:
-        """Raise APIError unless the request has a key, in `Authorization: Bearer` or in `given`.
+        """Raise APIError unless the request has been admitted, or the key that its body gives admits it."""
+        if self and caller_of(request) is None:
+            self.admit(request.scope, None if given is None else given.encode())
 
-        The time that it takes does not depend on how much of a key is right.
-        """
-        if not self._keys:
+
+class Admission:
+    """Middleware: whoever has no key, or has used it up, is refused before the body is read.
+
+    LibreTranslate's clients have the key in the body. Their endpoints call `Keys.check` when it has come.
+
+    Args:
+        app: what is asked.
+        keys: that are asked for.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app, self._keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or not self._keys or _is_open(scope["path"]):
+            await self._app(scope, receive, send)
             return
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        # headers are bytes, which come as if they were Latin-1
-        key = token.encode("latin-1") if kind.lower() == "bearer" else (given or "").encode()
-        matches = [hmac.compare_digest(key.strip(), own) for own in self._keys]
-        if not any(matches):
-            raise APIError(
-                401, "an API key is missing or wrong; send the header `Authorization: Bearer KEY`"
-            )
-        request.state.client = f"key-{matches.index(True)}"
+
+        async def with_limits(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                caller: Caller | None = scope.get("state", {}).get("caller")
+                if caller is not None:
+                    message["headers"] = [*message["headers"], *caller.allowance.headers()]
+            await send(message)
+
+        key = _bearer(scope)
+        if key is not None or scope["path"] not in LIBRETRANSLATE_PATHS:
+            try:
+                self._keys.admit(scope, key)
+            except APIError as error:
+                await refuse(scope, receive, with_limits, error)
+                return
+        await self._app(scope, receive, with_limits)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path in KEYLESS_PATHS or path.startswith(KEYLESS_FOLDERS)
+
+
+def _bearer(scope: Scope) -> bytes | None:
+    """Return the key in `Authorization: Bearer KEY`; None: there is none."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, key = value.partition(b" ")
+            return key if kind.lower() == b"bearer" else None
+    return None
+
+
+def caller_of(request: Request) -> Caller | None:
+    """Return whose key a request has; None: it has none, as the server asks for none."""
+    found: Caller | None = getattr(request.state, "caller", None)
+    return found
 
 
 def client_of(request: Request) -> str:
     """Return whom the service counts this request to: the owner of the key, or the address."""
-    owner = getattr(request.state, "client", None)
-    return owner or (request.client.host if request.client else "unknown")
+    caller = caller_of(request)
+    if caller is not None:
+        return caller.name
+    return request.client.host if request.client else "unknown"
+
+
+def charge(request: Request, unit: str, amount: float) -> None:
+    """Take tokens or audio_seconds from the key of a request, if it has one and is paid in this unit."""
+    caller = caller_of(request)
+    if caller is not None and request.state.unit == unit:
+        caller.allowance.take(unit, amount)

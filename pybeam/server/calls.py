@@ -14,14 +14,14 @@ from fastapi.responses import StreamingResponse
 
 from pybeam.request import Request
 from pybeam.server import schemas
-from pybeam.server.auth import Keys, client_of
+from pybeam.server.auth import Keys, caller_of, charge, client_of
 from pybeam.server.errors import APIError, from_service
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Write, streamed, unless_gone
-from pybeam.serving import DeadlineExceeded, ServedResult, Service
+from pybeam.serving import Certain, DeadlineExceeded, ServedResult, Service
 from pybeam.serving.options import Options
 from pybeam.serving.together import together
 from pybeam.serving.transcripts import Decode, ServedTranscripts
@@ -103,11 +103,13 @@ class Calls:
         """
         options = self._serving(http, model, body)
         http.state.log_fields = {"model": model.name, "sources": len(requests)}
+        charge(http, "tokens", sum(_num_given(model, one) for one in requests))
         work = [self.service.decode(request, **options) for request in requests]
         try:
             results: list[ServedResult] = await unless_gone(http, together(work))
         except Exception as error:
             raise from_service(error) from error
+        charge(http, "tokens", sum(_num_generated(one) for one in results))
         http.state.log_fields = _log_fields(model, results)
         return results
 
@@ -128,14 +130,23 @@ class Calls:
         """
         options = self._serving(http, model, body)
         http.state.log_fields = {"model": model.name, "sources": 1}
-        start = time.perf_counter()
+        charge(http, "tokens", _num_given(model, request))
+        start, num_charged = time.perf_counter(), 0
 
         def on_first() -> None:
             self.metrics.began_to_stream(model.name, time.perf_counter() - start)
 
         def written(event: Event) -> Iterable[str]:
+            nonlocal num_charged
+            num = num_charged
             if isinstance(event, ServedResult):
                 http.state.log_fields = _log_fields(model, [event])
+                num = _num_generated(event)
+            elif isinstance(event, Certain):
+                num = len(event.tokens)
+            # a client that goes before the end has had what was certain
+            charge(http, "tokens", num - num_charged)
+            num_charged = num
             return write(event)
 
         try:
@@ -173,17 +184,22 @@ class Calls:
                 f"`timeout` must be at most {most:g} seconds, but is {body.timeout:g}",
                 "timeout",
             )
-        if body.priority > self.settings.max_priority:
+        self.keys.check(http)
+        caller, highest = caller_of(http), self.settings.max_priority
+        if caller is not None and caller.limits.max_priority is not None:
+            highest = caller.limits.max_priority
+        # 0 is what those have asked for who have asked for nothing
+        if body.priority > max(0, highest):
             raise APIError(
                 400,
-                f"`priority` must be at most {self.settings.max_priority}, but is {body.priority}; the "
-                "server's --max-priority allows more",
+                f"`priority` must be at most {max(0, highest)}, but is {body.priority}; the server's "
+                "--max-priority, or that of the key, allows more",
                 "priority",
             )
         return {
             "model": model.name,
             "timeout": most if body.timeout is None else body.timeout,
-            "priority": body.priority,
+            "priority": min(body.priority, highest),
             "client": client_of(http),
             "on_deadline": body.on_deadline,
         }
@@ -208,6 +224,17 @@ def _log_fields(model: ServedModel, served: Sequence[ServedResult]) -> dict[str,
     }
 
 
+def _num_given(model: ServedModel, request: Request) -> int:
+    """Return the tokens of a request; frames of sound are none."""
+    source = 0 if model.takes_sound else len(request.source)
+    return source + len(request.target or ())
+
+
+def _num_generated(served: ServedResult) -> int:
+    """Return the tokens of an answer, with those that end its hypotheses."""
+    return sum(len(one.tokens) + one.ended for one in served.result.hypotheses)
+
+
 async def _at_once(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 
@@ -216,12 +243,6 @@ async def calls_of(http: HTTPRequest) -> Calls:
     """Return what the app was built with."""
     found: Calls = http.app.state.calls
     return found
-
-
-async def authorised(http: HTTPRequest) -> None:
-    """Raise APIError unless the request has a key, if keys are asked for."""
-    calls: Calls = http.app.state.calls
-    calls.keys.check(http)
 
 
 TheCalls = Annotated[Calls, Depends(calls_of)]

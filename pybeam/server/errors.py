@@ -45,6 +45,7 @@ class APIError(Exception):
         status: the HTTP status.
         message: what was expected, what was found, and the remedy; without any text of the request.
         field: the field of the request at fault.
+        code: OpenAI's name for what is wrong, if it has one.
         retry_after: seconds after which the same request may succeed.
     """
 
@@ -54,10 +55,11 @@ class APIError(Exception):
         message: str,
         field: str | None = None,
         *,
+        code: str | None = None,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.field = status, message, field
+        self.status, self.message, self.field, self.code = status, message, field, code
         self.retry_after = retry_after
 
     @property
@@ -114,7 +116,7 @@ def respond(path: str, error: APIError, headers: Mapping[str, str] | None = None
             "message": error.message,
             "type": kind or "invalid_request_error",
             "param": error.field,
-            "code": None,
+            "code": error.code,
         }
     headers = {**error.headers, **(headers or {})}
     return JSONResponse({"error": content}, error.status, headers)

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import uvicorn
@@ -105,12 +105,18 @@ class Server(uvicorn.Server):
     Args:
         start: makes the application, whose service has started; called in another thread.
         settings: say where it listens, and how long requests may come and finish.
+        reload: are called at SIGHUP; none: that signal ends the process.
 
     Attributes:
         error: why it could not start.
     """
 
-    def __init__(self, start: Callable[[], FastAPI], settings: Settings) -> None:
+    def __init__(
+        self,
+        start: Callable[[], FastAPI],
+        settings: Settings,
+        reload: Sequence[Callable[[], None]] = (),
+    ) -> None:
         self._front = Front()
         config = uvicorn.Config(
             self._front,
@@ -126,7 +132,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=int(LAST_SECONDS),
         )
         super().__init__(config)
-        self._start, self._settings = start, settings
+        self._start, self._settings, self._reload = start, settings, reload
         self.error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -135,6 +141,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list | None = None) -> None:
         """Start to listen, say where, and begin to make the application."""
         self._loop = asyncio.get_running_loop()
+        if self._reload and hasattr(signal, "SIGHUP"):  # Windows has none
+            self._loop.add_signal_handler(signal.SIGHUP, self._read_again)
         await super().startup(sockets)
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
@@ -165,6 +173,15 @@ class Server(uvicorn.Server):
     def _open(self, app: FastAPI) -> None:
         self._front.app = app
         logger.info("ready")
+
+    def _read_again(self) -> None:
+        for read in self._reload:
+            try:
+                read()
+            except (OSError, ValueError) as error:
+                logger.error("SIGHUP: what was read before stays: %s", error)
+                return
+        logger.info("SIGHUP: files are read again")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; uvicorn calls this for SIGINT and SIGTERM."""
@@ -198,19 +215,22 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(start: Callable[[], FastAPI], settings: Settings) -> None:
+def serve(
+    start: Callable[[], FastAPI], settings: Settings, reload: Sequence[Callable[[], None]] = ()
+) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything has been answered or cancelled.
 
     Args:
         start: makes the application, whose service has started. It is called in another thread when the
             server listens, which meanwhile says that it is starting.
         settings: of the server.
+        reload: read files again; they are called at SIGHUP.
 
     Raises:
         SystemExit: it cannot listen there.
         Exception: what `start` raises.
     """
-    server = Server(start, settings)
+    server = Server(start, settings, reload)
     server.run()
     if server.is_starting:
         # the thread that loads models cannot be stopped, and would crash in a process that takes itself apart

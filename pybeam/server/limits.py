@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import RETRY_SECONDS, APIError, ClientGone, respond
+from pybeam.server.errors import RETRY_SECONDS, APIError, ClientGone, refuse
 from pybeam.server.settings import Settings
 
 AUDIO_PATH = "/v1/audio/transcriptions"
@@ -68,8 +68,9 @@ class BodyLimits:
             is_gone = isinstance(error.answer, ClientGone)
             scope.setdefault("state", {})["client_has_gone"] = is_gone
             if not (has_begun or is_gone):
-                response = respond(scope["path"], error.answer, {"Connection": "close"})
-                await response(scope, receive, send)
+                await refuse(scope, receive, send, error.answer)
+        finally:
+            scope.setdefault("state", {})["request_bytes"] = body.size
 
 
 class _BodyError(BaseException):
@@ -83,7 +84,7 @@ class _BodyError(BaseException):
 class _Body:
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
-        self._size = 0
+        self.size = 0
         self._has_all = False
         self._end: float | None = None
 
@@ -101,9 +102,9 @@ class _Body:
             ) from None
         if message["type"] == "http.disconnect":
             raise _BodyError(ClientGone())
-        self._size += len(message.get("body", b""))
+        self.size += len(message.get("body", b""))
         self._has_all = not message.get("more_body", False)
-        if self._size > self._most:
+        if self.size > self._most:
             raise self.too_large()
         return message
 

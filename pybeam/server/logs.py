@@ -12,6 +12,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pybeam.server.audit import AuditLog
+from pybeam.server.lifecycle import OPEN_PATHS
 from pybeam.server.metrics import Metrics
 
 logger = logging.getLogger("pybeam.server.access")
@@ -24,13 +26,18 @@ OTHER_PATH = "other"
 TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 
 
+def time_of(seconds: float) -> str:
+    """Write a time, in seconds since 1970, as ISO 8601 does."""
+    milliseconds = int(seconds % 1 * 1000)
+    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{milliseconds:03d}Z", time.gmtime(seconds))
+
+
 class JSONFormatter(logging.Formatter):
     """Writes a record, and what its `fields` hold, as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
+            "time": time_of(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -91,10 +98,16 @@ class Trace:
 
 
 class AccessLog:
-    """Middleware: gives every request an id, and logs and counts how it ended."""
+    """Middleware: gives every request an id, and logs and counts how it ended.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    Args:
+        app: what is asked.
+        metrics: count.
+        audit: has a line of every request but those that operators ask all the time; None: there is none.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, audit: AuditLog | None = None) -> None:
+        self._app, self._metrics, self._audit = app, metrics, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -103,10 +116,11 @@ class AccessLog:
         state = scope.setdefault("state", {})
         # a span has begun outside, if spans are wanted
         trace = state.get("trace") or Trace.of(dict(scope["headers"]))
-        start, status = time.perf_counter(), 500
+        start, status, num_bytes = time.perf_counter(), 500, 0
 
         async def noted(message: Message) -> None:
-            nonlocal status
+            nonlocal status, num_bytes
+            num_bytes += len(message.get("body", b""))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *trace.headers]
@@ -133,3 +147,17 @@ class AccessLog:
             }
             state["record"] = fields
             logger.info("answered", extra={"fields": fields})
+            if self._audit is not None and path not in OPEN_PATHS:
+                self._audit.write(fields | _audited(scope, num_bytes))
+
+
+def _audited(scope: Scope, num_bytes: int) -> dict[str, Any]:
+    """Return what the audit log has beside the fields of the other."""
+    caller, client = scope["state"].get("caller"), scope.get("client")
+    return {
+        "time": time_of(time.time()),
+        "key": caller and caller.name,
+        "address": client and client[0],
+        "request_bytes": scope["state"].get("request_bytes", 0),
+        "response_bytes": num_bytes,
+    }

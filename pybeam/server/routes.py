@@ -29,6 +29,8 @@ class Route(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        if self.dependencies:
+            return super().get_route_handler()
         hints = get_type_hints(self.endpoint, include_extras=True)
         hints.pop("return", None)
         arguments: dict[str, Find] = {}
@@ -37,13 +39,10 @@ class Route(APIRoute):
             if find is None:
                 return super().get_route_handler()
             arguments[name] = find
-        checks = [_of_request(one) for one in self.dependencies]
         write = TypeAdapter(self.response_model or Any).dump_json
         status, excludes_none = self.status_code or 200, self.response_model_exclude_none
 
         async def handle(http: Request) -> Response:
-            for check in checks:
-                await check(http)
             given = {name: await find(http) for name, find in arguments.items()}
             answer = await self.endpoint(**given)
             if isinstance(answer, Response):

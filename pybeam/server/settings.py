@@ -1,8 +1,9 @@
-"""The settings of a server beside its models: where it listens, and what one request may ask for."""
+"""The settings of a server beside its models: where it listens, and what a request or a key may ask for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from click import FloatRange, IntRange
@@ -33,6 +34,8 @@ class Settings:
             have more.
         keep_alive: Close a connection on which no request has come for this time. Let a proxy's be shorter.
         shutdown_timeout: After SIGTERM finish what has begun within this time, and cancel the rest.
+        audit_log: File to which a line of JSON is added for each request: who asked, when, for what. Opened
+            anew at SIGHUP.
         otlp_endpoint: Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP,
             such as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.
         timeout: Answer 504 after this time; a request may ask for less.
@@ -65,6 +68,7 @@ class Settings:
     max_connections_per_client: Count = setting("N", 1024)
     keep_alive: Positive = setting("SECONDS", 75.0)
     shutdown_timeout: Annotated[float, FloatRange(0)] = setting("SECONDS", 30.0)
+    audit_log: str | None = setting("FILE")
     otlp_endpoint: str | None = setting("URL")
     timeout: Positive = setting("SECONDS", 60.0)
     max_waiting: Count = setting("N", 256)
@@ -79,3 +83,41 @@ class Settings:
     max_audio_seconds: Positive = setting("SECONDS", 1800.0)
     max_recordings: Count = setting("N", 16)
     body_timeout: Positive = setting("SECONDS", 30.0)
+
+
+@dataclass(frozen=True)
+class KeyLimits:
+    """Limits of a key. These lines are the help of `pybeam key`, too. Others raise ValueError.
+
+    Attributes:
+        requests_per_minute: Requests that may begin. They may come at once; then the key gains one after the
+            other.
+        tokens_per_minute: Tokens of sources and outputs; likewise.
+        audio_seconds_per_minute: Seconds of recordings; likewise.
+        requests_per_day: Requests that may begin from midnight to midnight, UTC.
+        tokens_per_day: Tokens of sources and outputs; likewise.
+        audio_seconds_per_day: Seconds of recordings; likewise.
+        max_priority: Highest priority of its requests, in place of the server's --max-priority. Below 0 its
+            requests let others go first.
+    """
+
+    requests_per_minute: Count | None = setting("N")
+    tokens_per_minute: Count | None = setting("N")
+    audio_seconds_per_minute: Count | None = setting("N")
+    requests_per_day: Count | None = setting("N")
+    tokens_per_day: Count | None = setting("N")
+    audio_seconds_per_day: Count | None = setting("N")
+    max_priority: Annotated[int, IntRange(-8, 8)] | None = setting("N")
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, is_priority = getattr(self, one.name), one.name == "max_priority"
+            if value is None:
+                continue
+            least, most = (-8, 8) if is_priority else (1, math.inf)
+            # True is an int, too
+            if type(value) is not int or not least <= value <= most:
+                expected = "from -8 to 8" if is_priority else "of at least 1"
+                raise ValueError(
+                    f"`{one.name.replace('_', '-')}` must be a whole number {expected}, but is {value!r}"
+                )

@@ -167,6 +167,16 @@ def test_a_client_asks_again_when_it_may():
     asyncio.run(test())
 
 
+def test_a_client_does_not_wait_for_the_next_day():
+    def answer(request):
+        return httpx.Response(429, json={"error": "quota"}, headers={"Retry-After": "3600"})
+
+    with Client("http://test", transport=httpx.MockTransport(answer)) as client:
+        with pytest.raises(ServerError, match="quota") as found:
+            client.translate("a")
+    assert found.value.retry_after == 3600
+
+
 def test_keys_of_clients():
     async def test():
         async with app_client(keys=("good",)) as inner:

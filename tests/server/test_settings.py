@@ -9,7 +9,8 @@ import torch
 from pybeam.cli import main
 from pybeam.cli import pybeam as commands
 from pybeam.server import app, lifecycle
-from pybeam.server.settings import Settings
+from pybeam.server.key_file import table_of
+from pybeam.server.settings import KeyLimits, Settings
 from pybeam.serving import Service
 from support.paths import MODEL
 
@@ -24,7 +25,7 @@ def settings(monkeypatch):
         raise _Stop
 
     monkeypatch.setattr(app, "build_service", build_service)
-    monkeypatch.setattr(lifecycle, "serve", lambda start, settings: start())
+    monkeypatch.setattr(lifecycle, "serve", lambda start, settings, reload: start())
 
     def run(*arguments):
         with pytest.raises(_Stop):
@@ -84,6 +85,11 @@ def test_names_and_languages(settings, name, languages):
         (["--model", MODEL, "--config", "BROKEN"], 2, "must be a TOML file"),
         (["--model", MODEL, "--api-key-file", "EMPTY"], 1, "must have a key on each line"),
         (["--model", MODEL, "--api-key-file", "nothing"], 1, "No such file"),
+        (["--model", MODEL, "--keys", "BROKEN"], 1, "must be a TOML file"),
+        (["--model", MODEL, "--keys", "nothing"], 1, "No such file"),
+        (["--model", MODEL, "--audit-log", "nothing/a"], 1, "No such file"),
+        (["--model", MODEL, "--ray", "--keys", "KEYS"], 2, "for one process"),
+        (["--model", MODEL, "--forwarded-allow-ips", "proxy"], 2, "such as 10.0.0.0/8"),
         (["--model", MODEL, "--width", "0"], 2, "--width"),
         (["--model", MODEL, "--width-by-load", "0:1"], 2, "must be two numbers, such as 16:3"),
         (
@@ -99,6 +105,7 @@ def test_what_is_wrong(arguments, code, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "TOML").write_text("prot = 80\n")
     (tmp_path / "BROKEN").write_text("port = \n")
     (tmp_path / "EMPTY").write_text("# no key\n\n")
+    (tmp_path / "KEYS").write_text(table_of("a", "b", KeyLimits()))
     assert main(["serve", *map(str, arguments)]) == code
     assert message in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ import httpx
 
 import pybeam
 from pybeam.server.app import build_app, build_service
+from pybeam.server.audit import AuditLog
 from pybeam.server.auth import Keys
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel
@@ -36,17 +37,20 @@ def served(name: str = "es-en") -> ServedModel:
 @contextlib.asynccontextmanager
 async def client(
     *,
-    keys: tuple[str, ...] = (),
+    keys: tuple[str, ...] | Keys = (),
     warm: bool = True,
     model: ServedModel | None = None,
     tracer: Any = None,
+    audit: AuditLog | None = None,
     **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a new app, whose service has started."""
     model = served() if model is None else model
     chosen, metrics, models = Settings(**settings), Metrics(), {model.name: model}
     service = build_service(models, metrics, chosen)
-    app = build_app(service, models, metrics, settings=chosen, keys=Keys(keys), tracer=tracer)
+    keys = keys if isinstance(keys, Keys) else Keys(keys)
+    around: Any = {"keys": keys, "tracer": tracer, "audit": audit}
+    app = build_app(service, models, metrics, settings=chosen, **around)
     if warm:
         service.start(warm_up=False)
     try:

@@ -26,7 +26,8 @@ class Client:
     Args:
         url: of the server, such as http://localhost:8000.
         api_key: a key, if the server asks for one.
-        retries: times to ask again when the server is full (429) or stops (503), after the time it names.
+        retries: times to ask again when the server is full (429) or stops (503), after the time it names,
+            unless that is more than a minute.
         timeout: seconds to wait for an answer.
         transport: of httpx, in place of the network.
     """

@@ -12,6 +12,8 @@ import httpx
 # answers after which the same request may succeed
 RETRIED = {429, 503}
 DEFAULT_RETRY_SECONDS = 1.0
+# a client does not wait for the end of the day, when the quota of its key begins anew
+LONGEST_RETRY_SECONDS = 60.0
 
 
 class ServerError(Exception):
@@ -59,7 +61,7 @@ def _error(status: int, found: Any, retry_after: str | None) -> ServerError:
 def seconds_to_retry(response: httpx.Response, is_last: bool) -> float:
     """Return the seconds after which to ask again; raises the answer's ServerError if that is useless."""
     error = error_of(response)
-    if error.retry_after is None or is_last:
+    if error.retry_after is None or is_last or error.retry_after > LONGEST_RETRY_SECONDS:
         raise error
     return error.retry_after
 

@@ -8,13 +8,14 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Form, UploadFile
+from fastapi import APIRouter, Form, UploadFile
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import Field
 
 from pybeam.request import Request
-from pybeam.server.calls import Calls, TheCalls, authorised
+from pybeam.server.auth import charge
+from pybeam.server.calls import Calls, TheCalls
 from pybeam.server.errors import APIError, from_service, refused
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Body, Serving
@@ -26,7 +27,7 @@ from pybeam.speech.whisper import Progress, Recording, TranscriptionOptions
 from pybeam.speech.whisper.windows import compression_ratio
 from pybeam.text.deltas import TextDeltas
 
-router = APIRouter(prefix="/v1/audio", tags=["OpenAI"], dependencies=[Depends(authorised)])
+router = APIRouter(prefix="/v1/audio", tags=["OpenAI"])
 
 MEDIA_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
 
@@ -126,6 +127,7 @@ async def _news(
             most = calls.settings.max_audio_seconds
             sound = SoundFile(file, transcripts.sampling_rate, max_seconds=most)
             features = await _read(transcripts.read, sound)
+            charge(http, "audio_seconds", features.seconds)
             recording = Recording(features)
             async for one in transcripts.transcribe(recording_loop, recording, decode):
                 yield one
@@ -166,6 +168,7 @@ async def _one_source(
         except (ImportError, ValueError) as error:
             raise refused(error) from error
         seconds = len(samples) / rate
+        charge(http, "audio_seconds", seconds)
         tokenizer = model.plain_tokenizer
         prefix = [*(tokenizer.prefix if tokenizer else ()), *transcription.prefix]
         request = Request(features, prefix or None)

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, Response
 
 from pybeam.processors.sampling import Sample
 from pybeam.request import Hypothesis, Request
 from pybeam.server.answers import finite
-from pybeam.server.calls import Calls, TheCalls, authorised
+from pybeam.server.calls import Calls, TheCalls
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.routes import Route
@@ -24,9 +24,7 @@ from pybeam.server.sse import Event, event_of
 from pybeam.serving import Certain, ServedResult
 from pybeam.text.deltas import TextDeltas
 
-router = APIRouter(
-    prefix="/v1", tags=["OpenAI"], dependencies=[Depends(authorised)], route_class=Route
-)
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=Route)
 
 
 @router.post("/completions")

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi import Request as HTTPRequest
 from fastapi.responses import Response
 
 from pybeam.request import Request
 from pybeam.server.answers import Decoded, decoded_of
-from pybeam.server.calls import Calls, TheCalls, authorised
+from pybeam.server.calls import Calls, TheCalls
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.routes import Route
@@ -22,9 +22,7 @@ from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
 from pybeam.text.encoded import Encoded
 
-router = APIRouter(
-    prefix="/v1", tags=["decoding"], dependencies=[Depends(authorised)], route_class=Route
-)
+router = APIRouter(prefix="/v1", tags=["decoding"], route_class=Route)
 
 
 @router.post("/decode", response_model=Decoded)

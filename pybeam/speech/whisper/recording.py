@@ -46,6 +46,11 @@ class LongFeatures:
             self._loudest = max(self._loudest, float(part.max()))
         self.close()
 
+    @property
+    def seconds(self) -> float:
+        """The length of the recording."""
+        return self.num_frames * self._extract.hop_length / self._extract.sampling_rate
+
     def frames(self, start: int, end: int) -> Tensor:
         """Return features [end - start, F].
 
