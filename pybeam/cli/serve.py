@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from pybeam.server.models import ServedModel
+    from pybeam.serving.sound_process import SoundProcesses
 
 ENVIRONMENT = "PYBEAM_SERVE"
 # each has memory of its own, and smaller batches
@@ -208,12 +209,14 @@ def serve(**values: Any) -> int:
         serve_on_ray(cluster, replicas, setup.device.threads, parts, options.log_level)
         return 0
     logs.set_up(options.log_level)
-    with open_tracer(settings.otlp_endpoint) as tracer:
+    with open_tracer(settings.otlp_endpoint) as tracer, sound_processes() as sounds:
         with as_failures():
             audit = AuditLog(settings.audit_log) if settings.audit_log else None
 
         def start() -> FastAPI:
             models, engines = load()
+            if sounds is not None and not any(one.takes_sound for one in models.values()):
+                sounds.stop()
             metrics = Metrics()
             with as_usage_errors():
                 service = build_service(
@@ -224,12 +227,33 @@ def serve(**values: Any) -> int:
                     processes=options.processes is not None,
                 )
             service.start()
-            more: dict[str, Any] = {"keys": keys, "tracer": tracer, "audit": audit}
+            more: dict[str, Any] = {
+                "keys": keys,
+                "tracer": tracer,
+                "audit": audit,
+                "sounds": sounds,
+            }
             return build_app(service, models, metrics, settings=settings, **more)
 
         reload = [keys.reload] if options.keys else []
         serve_app(start, settings, [audit.reopen, *reload] if audit else reload)
     return 0
+
+
+@contextmanager
+def sound_processes() -> Iterator[SoundProcesses | None]:
+    """Give what decodes recordings, copies of this process from before it has models; None: it cannot be."""
+    from pybeam.serving.sound_process import SoundProcesses
+
+    if not SoundProcesses.are_possible():
+        yield None
+        return
+    processes = SoundProcesses()
+    processes.start()
+    try:
+        yield processes
+    finally:
+        processes.stop()
 
 
 def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:

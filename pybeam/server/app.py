@@ -34,6 +34,7 @@ from pybeam.server.origins import KnownOrigins
 from pybeam.server.quotas import RATE_HEADERS
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
+from pybeam.serving.sound_process import SoundProcesses
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -83,6 +84,7 @@ def build_app(
     keys: Keys | None = None,
     tracer: Tracer | None = None,
     audit: AuditLog | None = None,
+    sounds: SoundProcesses | None = None,
 ) -> FastAPI:
     """Make the application of a service, which the caller starts and closes.
 
@@ -94,6 +96,7 @@ def build_app(
         keys: that open it; None: it is open to all.
         tracer: of OpenTelemetry, begins a span for every request; None: there are no spans.
         audit: log of requests beside the program's own; None: there is none.
+        sounds: decode recordings; None: this process does.
     """
     settings = Settings() if settings is None else settings
     # /docs and /redoc load the files of this package, so that they need no network
@@ -106,7 +109,7 @@ def build_app(
     )
     keys = Keys() if keys is None else keys
     places = Places(settings.max_recordings)
-    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics, places)
+    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics, places, sounds)
     app.state.metrics, app.state.gate, app.state.started = metrics, Gate(), int(time.time())
     metrics.watch(service, service.models)
     # before those of the documentation; a router that is included would match each request twice

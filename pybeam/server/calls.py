@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import Depends
 from fastapi import Request as HTTPRequest
@@ -23,8 +25,10 @@ from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Write, streamed, unless_gone
 from pybeam.serving import Certain, DeadlineExceeded, ServedResult, Service
 from pybeam.serving.options import Options
+from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.together import together
 from pybeam.serving.transcripts import Decode, ServedTranscripts
+from pybeam.speech import SoundFile
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
@@ -40,6 +44,8 @@ class Calls:
     keys: Keys
     metrics: Metrics
     recordings: Places
+    # None: this process decodes recordings itself
+    sounds: SoundProcesses | None = None
 
     async def encode(
         self, model: ServedModel, text: str, languages: tuple[str | None, str | None], field: str
@@ -175,6 +181,17 @@ class Calls:
             return await self.service.decode(request, **own)
 
         return decode
+
+    @contextlib.contextmanager
+    def sound(self, file: BinaryIO, sampling_rate: int) -> Iterator[SoundFile]:
+        """Return the recording in an uploaded file, to be read at this rate."""
+        most = self.settings.max_audio_seconds
+        # FastAPI may close its own file before an answer that is a stream has come to its end
+        with open(os.dup(file.fileno()), "rb") as own:
+            if self.sounds is None:
+                yield SoundFile(own, sampling_rate, max_seconds=most)
+            else:
+                yield self.sounds.sound(own, sampling_rate, max_seconds=most)
 
     def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> Options:
         most = self.settings.timeout

@@ -43,6 +43,15 @@ class ForkServer:
         self._pid = 0
         self._is_over = False
 
+    def start(self) -> None:
+        """Begin now, as a copy of the present; otherwise the first `fork` begins it.
+
+        Raises:
+            OSError: it has been stopped.
+        """
+        with self._lock:
+            self._start_unless_alive()
+
     def fork(self, number: int) -> tuple[Connection, int]:
         """Begin a process that serves this number. Returns the connection to it, and its id.
 
@@ -50,10 +59,7 @@ class ForkServer:
             OSError: it has been stopped, or there is no room for another process.
         """
         with self._lock:
-            if self._is_over:
-                raise OSError("the processes of this service have been stopped")
-            if not self._is_alive():
-                self._start()
+            self._start_unless_alive()
             assert self._control is not None
             ours, theirs = socket.socketpair()
             with ours, theirs:
@@ -84,7 +90,11 @@ class ForkServer:
             hang_up(self._control)
             self._control = None
 
-    def _start(self) -> None:
+    def _start_unless_alive(self) -> None:
+        if self._is_over:
+            raise OSError("the processes of this service have been stopped")
+        if self._is_alive():
+            return
         self._hang_up()
         ours, theirs = socket.socketpair()
         # OpenMP keeps threads for each thread that computes, and a copy would wait for them for ever; a new

@@ -97,6 +97,11 @@ class SoundFile:
             except (av.FFmpegError, ValueError) as error:
                 raise Damaged(f"{self.name} cannot be read as sound: {reason_of(error)}") from error
 
+    def read(self) -> Tensor:
+        """Return the samples of all blocks, [n] or [n, 2]. Raises what `blocks` does."""
+        nothing = torch.zeros(0) if self._channels == 1 else torch.zeros(0, self._channels)
+        return torch.cat([nothing, *self.blocks()])
+
     def _file(self) -> contextlib.AbstractContextManager[BinaryIO]:
         if isinstance(self._source, str | os.PathLike):
             return open(self._source, "rb")
@@ -224,9 +229,7 @@ def read_sound(
         OSError: the file cannot be opened.
         ValueError: it cannot be read, see `SoundFile.blocks`.
     """
-    sound = SoundFile(source, sampling_rate, max_seconds=max_seconds, channels=channels)
-    nothing = torch.zeros(0) if channels == 1 else torch.zeros(0, channels)
-    return torch.cat([nothing, *sound.blocks()])
+    return SoundFile(source, sampling_rate, max_seconds=max_seconds, channels=channels).read()
 
 
 def sound_seconds(path: str | os.PathLike[str]) -> float:

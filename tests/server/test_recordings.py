@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import wave
 
 import pytest
 
 import pybeam
+from pybeam.server.auth import Keys
+from pybeam.server.key_file import table_of
 from pybeam.server.models import ServedModel
+from pybeam.server.settings import KeyLimits
+from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.transcripts import ServedTranscripts
-from pybeam.speech import format_transcript, read_wav
+from pybeam.speech import SoundFile, format_transcript, read_wav
 from pybeam.speech.whisper import beam_search
 from pybeam.text.tokenizer import Tokenizers
 from support.server_app import run
@@ -154,6 +159,49 @@ def test_films_and_compressed_sound(served, tmp_path):
         container.mux(stream.encode(None))
     found = sent(served, (tmp_path / "a.flac").read_bytes())
     assert found.json() == {"text": expected(served, wav(20000, seed=1)).text}
+
+
+def test_recordings_count_by_their_seconds(served, tmp_path):
+    path = tmp_path / "keys.toml"
+    path.write_text(table_of("a", "one", KeyLimits(audio_seconds_per_day=4, tokens_per_day=1)))
+
+    async def test(client):
+        client.headers["Authorization"] = "Bearer one"
+        found = [await send(client) for _ in range(3)]
+        assert [one.status_code for one in found] == [200, 200, 429]
+        left = [one.headers["x-ratelimit-remaining-audio-seconds"] for one in found]
+        assert left == ["1", "0", "0"]
+        assert {one.headers["x-ratelimit-remaining-tokens"] for one in found} == {"1"}
+
+    run(test, model=served, keys=Keys(path=str(path)))
+
+
+@pytest.mark.skipif(not SoundProcesses.are_possible(), reason="needs Linux and the package av")
+def test_recordings_are_decoded_by_other_processes(served, monkeypatch):
+    """A crash there costs one request."""
+    read, fatal = SoundFile.blocks, wav(5000, seed=3)
+
+    def blocks(self):
+        with self._file() as file:
+            if file.read() == fatal:
+                os.abort()
+        return read(self)
+
+    processes = SoundProcesses()
+    with monkeypatch.context() as patch:
+        patch.setattr(SoundFile, "blocks", blocks)
+        processes.start()
+
+    async def test(client):
+        found = await asyncio.gather(*(send(client, one) for one in (LONG, fatal, LONG)))
+        assert [one.status_code for one in found] == [200, 422, 200]
+        assert "its decoder crashed" in found[1].json()["error"]["message"]
+        assert {found[0].json()["text"], found[2].json()["text"]} == {expected(served).text}
+
+    try:
+        run(test, model=served, sounds=processes)
+    finally:
+        processes.stop()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pybeam.server import app, lifecycle
 from pybeam.server.key_file import table_of
 from pybeam.server.settings import KeyLimits, Settings
 from pybeam.serving import Service
+from pybeam.serving.sound_process import SoundProcesses
 from support.paths import MODEL
 
 
@@ -26,6 +27,7 @@ def settings(monkeypatch):
 
     monkeypatch.setattr(app, "build_service", build_service)
     monkeypatch.setattr(lifecycle, "serve", lambda start, settings, reload: start())
+    monkeypatch.setattr(SoundProcesses, "are_possible", lambda: False)
 
     def run(*arguments):
         with pytest.raises(_Stop):

@@ -17,6 +17,7 @@ from pybeam.server.auth import Keys
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel
 from pybeam.server.settings import Settings
+from pybeam.serving.sound_process import SoundProcesses
 from pybeam.text.tokenizer import Tokenizers
 from support.paths import MODEL
 
@@ -42,6 +43,7 @@ async def client(
     model: ServedModel | None = None,
     tracer: Any = None,
     audit: AuditLog | None = None,
+    sounds: SoundProcesses | None = None,
     **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a new app, whose service has started."""
@@ -49,7 +51,7 @@ async def client(
     chosen, metrics, models = Settings(**settings), Metrics(), {model.name: model}
     service = build_service(models, metrics, chosen)
     keys = keys if isinstance(keys, Keys) else Keys(keys)
-    around: Any = {"keys": keys, "tracer": tracer, "audit": audit}
+    around: Any = {"keys": keys, "tracer": tracer, "audit": audit, "sounds": sounds}
     app = build_app(service, models, metrics, settings=chosen, **around)
     if warm:
         service.start(warm_up=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,7 +21,7 @@ from pybeam.server.schemas import Body, Serving
 from pybeam.server.sse import Event, event_of, streamed, unless_gone
 from pybeam.serving import Certain, ServedResult
 from pybeam.serving.transcripts import ServedTranscripts
-from pybeam.speech import Segment, SoundFile, Transcript, format_transcript, read_sound
+from pybeam.speech import Segment, Transcript, format_transcript
 from pybeam.speech.whisper import Progress, Recording, TranscriptionOptions
 from pybeam.speech.whisper.windows import compression_ratio
 from pybeam.text.deltas import TextDeltas
@@ -100,10 +99,10 @@ def _known(name: str | None) -> str | None:
 Read = TypeVar("Read")
 
 
-async def _read(read: Callable[..., Read], *args: Any, **options: Any) -> Read:
+async def _read(read: Callable[..., Read], *args: Any) -> Read:
     """Read a recording, in a thread."""
     try:
-        return await asyncio.to_thread(read, *args, **options)
+        return await asyncio.to_thread(read, *args)
     except (ImportError, OSError, ValueError) as error:
         raise refused(error) from error
 
@@ -122,10 +121,7 @@ async def _news(
         except ValueError as error:
             raise refused(error) from error
         decode = calls.windows(http, model, transcripts)
-        # FastAPI may close its own file before an answer that is a stream has come to its end
-        with open(os.dup(form.file.file.fileno()), "rb") as file:
-            most = calls.settings.max_audio_seconds
-            sound = SoundFile(file, transcripts.sampling_rate, max_seconds=most)
+        with calls.sound(form.file.file, transcripts.sampling_rate) as sound:
             features = await _read(transcripts.read, sound)
             charge(http, "audio_seconds", features.seconds)
             recording = Recording(features)
@@ -159,9 +155,8 @@ async def _one_source(
             )
     assert model.extractor is not None
     rate = model.extractor.sampling_rate
-    with calls.recordings.one():
-        most = calls.settings.max_audio_seconds
-        samples = await _read(read_sound, form.file.file, rate, max_seconds=most)
+    with calls.recordings.one(), calls.sound(form.file.file, rate) as sound:
+        samples = await _read(sound.read)
         try:
             transcription = await asyncio.to_thread(model.transcription, form.language, form.task)
             features = await asyncio.to_thread(model.extractor, samples)
