@@ -96,7 +96,7 @@ def test_the_address_of_the_client_behind_a_proxy(path, trusted, sent, expected)
 
     async def test(http):
         server = Server(lambda: http.app, Settings(forwarded_allow_ips=(trusted,)))
-        server._open(http.app)
+        server._front.app = http.app
         server.config.load()
         transport = httpx.ASGITransport(server.config.loaded_app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as proxy:
