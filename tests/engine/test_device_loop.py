@@ -81,6 +81,7 @@ PROCESSORS = (
     processors.sequence_bias({(9,): 1.0, (7, 8): -1.0}),
     processors.encoder_repetition_penalty(1.2, [5, 7]),
     processors.repetition_penalty(1.3),
+    processors.count_penalty(0.2, 0.1),
     processors.no_repeat_ngram(2),
     processors.encoder_no_repeat_ngram(2, [5, 7, 9]),
     whisper_timestamps(40),

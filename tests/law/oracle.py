@@ -39,6 +39,7 @@ ORACLES: dict[str, Oracle] = {
     "EosPenalty": lambda p: (oracles.eos_penalty, p.penalty),
     "TokenPenalty": lambda p: (oracles.token_penalty, p.token, p.penalty),
     "RepetitionPenalty": lambda p: (oracles.repetition_penalty, p.penalty, p.counts_start),
+    "CountPenalty": lambda p: (oracles.count_penalty, p.frequency, p.presence),
     "NoRepeatNgram": lambda p: (oracles.no_repeat_ngram, p.n, p.counts_start),
     "SuppressTokens": lambda p: (oracles.suppress_tokens, p.tokens),
     "SuppressTokensAtStart": lambda p: (oracles.suppress_tokens_at_start, p.tokens, p.skips),

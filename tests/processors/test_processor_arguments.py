@@ -76,6 +76,9 @@ V = 9
         (lambda: whisper_timestamps(-1), ValueError, "`no_timestamps` must hold token ids"),
         (lambda: whisper_timestamps(3, max_initial=-1), ValueError, "`max_initial` must be at"),
         (lambda: whisper_timestamps(3, stage="x"), ValueError, "`stage` must be 'logits' or"),
+        (lambda: p.count_penalty(math.inf), ValueError, "`frequency` must be finite"),
+        (lambda: p.count_penalty(0, "1"), TypeError, "`presence` must be a number"),
+        (lambda: p.count_penalty(1, stage="x"), ValueError, "`stage` must be 'logits' or"),
         (lambda: p.sample(-1), ValueError, "`temperature` must be finite, greater than 0"),
         (lambda: p.sample(1, -1), ValueError, "`seed` must be 0 to"),
         (

@@ -34,6 +34,12 @@ CASES = {
         processors.repetition_penalty(0.7, counts_start=True, stage="log_probs"),
         (oracles.repetition_penalty, 0.7, True),
     ),
+    "count_penalty": (processors.count_penalty(0.7, -0.4), (oracles.count_penalty, 0.7, -0.4)),
+    "count_penalty-presence": (
+        processors.count_penalty(presence=1.5, stage="log_probs"),
+        (oracles.count_penalty, 0.0, 1.5),
+    ),
+    "no_count_penalty": (processors.count_penalty(), (oracles.count_penalty, 0.0, 0.0)),
     **{
         f"no_repeat_ngram-{n}-{start}": (
             processors.no_repeat_ngram(n, counts_start=start),

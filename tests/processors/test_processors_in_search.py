@@ -26,6 +26,7 @@ CHAINS = {
         [
             processors.temperature(1.4),
             processors.repetition_penalty(1.3),
+            processors.count_penalty(0.3, 0.2),
             processors.sequence_bias({(5,): 0.5, (2, 3): -1.0}),
             processors.encoder_repetition_penalty(1.2, [7, 3]),
             processors.no_repeat_ngram(2),
@@ -39,6 +40,7 @@ CHAINS = {
         [
             (oracles.temperature, 1.4),
             (oracles.repetition_penalty, 1.3),
+            (oracles.count_penalty, 0.3, 0.2),
             (oracles.sequence_bias, [((5,), 0.5), ((2, 3), -1.0)]),
             (oracles.encoder_repetition_penalty, 1.2, [7, 3]),
             (oracles.no_repeat_ngram, 2),

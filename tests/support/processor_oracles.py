@@ -33,6 +33,13 @@ def repetition_penalty(x, tokens, forced, penalty, counts_start=False):
     return [(v * penalty if v < 0 else v / penalty) if i in seen else v for i, v in enumerate(x)]
 
 
+def count_penalty(x, tokens, forced, frequency, presence):
+    counts = [tokens[1:].count(i) for i in range(len(x))]
+    return [
+        v - frequency * count - presence * (count > 0) for v, count in zip(x, counts, strict=True)
+    ]
+
+
 def no_repeat_ngram(x, tokens, forced, n, counts_start=False):
     tokens = tokens if counts_start else tokens[1:]
     ngrams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
