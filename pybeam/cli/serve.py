@@ -330,6 +330,7 @@ def load_models(
 
 def load_model(name: str, setup: Setup) -> ServedModel:
     """Load a model and build its decoder. Raises ClickException if it cannot be read."""
+    from pybeam.server.biases import with_biases
     from pybeam.server.models import ServedModel, for_any_language, load_tokenizers
     from pybeam.serving.transcripts import ServedTranscripts
     from pybeam.speech.whisper.assets import whisper_config
@@ -338,7 +339,7 @@ def load_model(name: str, setup: Setup) -> ServedModel:
     with as_failures():
         tokenizers = load_tokenizers(setup.first_dir)
         tokenizer = for_any_language(tokenizers)
-    algorithm = setup.build_algorithm(tokenizer)
+    algorithm = with_biases(setup.build_algorithm(tokenizer))
     decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
     transcripts = None
     with as_failures():

@@ -18,6 +18,7 @@ from pybeam.server.auth import Admission, Keys
 from pybeam.server.calls import Calls
 from pybeam.server.endpoints import (
     audio,
+    chat,
     completions,
     decode,
     operations,
@@ -44,6 +45,7 @@ ROUTERS = (
     translations.router,
     decode.router,
     completions.router,
+    chat.router,
     audio.router,
     operations.router,
     page.router,

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 from fastapi import Depends
 from fastapi import Request as HTTPRequest
@@ -22,16 +22,17 @@ from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
-from pybeam.server.sse import Event, Write, streamed, unless_gone
+from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
 from pybeam.serving import Certain, DeadlineExceeded, ServedResult, Service
 from pybeam.serving.options import Options
 from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.together import together
-from pybeam.serving.transcripts import Decode, ServedTranscripts
+from pybeam.serving.transcripts import Decode
 from pybeam.speech import SoundFile
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,8 @@ class Calls:
         """Raise APIError if a source is too long."""
         most = self.settings.max_source_tokens
         if len(tokens) > most:
-            raise APIError(
-                400, f"`{field}` must have at most {most} tokens, but has {len(tokens)}", field
-            )
+            problem = f"`{field}` must have at most {most} tokens, but has {len(tokens)}"
+            raise APIError(400, problem, field, code="context_length_exceeded")
 
     def check_number(self, sources: Sequence[Any], field: str) -> None:
         """Raise APIError if one request has too many sources, or none."""
@@ -111,13 +111,55 @@ class Calls:
         http.state.log_fields = {"model": model.name, "sources": len(requests)}
         charge(http, "tokens", sum(_num_given(model, one) for one in requests))
         work = [self.service.decode(request, **options) for request in requests]
-        try:
-            results: list[ServedResult] = await unless_gone(http, together(work))
-        except Exception as error:
-            raise from_service(error) from error
+        results = await self.all_of(http, work)
         charge(http, "tokens", sum(_num_generated(one) for one in results))
         http.state.log_fields = _log_fields(model, results)
         return results
+
+    async def all_of(self, http: HTTPRequest, work: Sequence[Awaitable[T]]) -> list[T]:
+        """Await work of the service; all of it is cancelled if some fails or the client goes.
+
+        Raises:
+            APIError: some failed.
+        """
+        try:
+            return await unless_gone(http, together(work))
+        except Exception as error:
+            raise from_service(error) from error
+
+    async def events(
+        self,
+        http: HTTPRequest,
+        model: ServedModel,
+        request: Request,
+        body: schemas.Serving,
+        *,
+        best_so_far: bool = False,
+    ) -> AsyncGenerator[Event, None]:
+        """Decode a request, and yield what it says meanwhile.
+
+        Raises:
+            APIError: it cannot begin.
+        """
+        options = self._serving(http, model, body)
+        charge(http, "tokens", _num_given(model, request))
+        try:
+            coming = self.service.stream(request, best_so_far=best_so_far, **options)
+        except Exception as error:
+            raise from_service(error) from error
+        num_charged = 0
+        async with coming:
+            async for event in coming:
+                num = num_charged
+                if isinstance(event, ServedResult):
+                    http.state.log_fields = _log_fields(model, [event])
+                    num = _num_generated(event)
+                elif isinstance(event, Certain):
+                    num = len(event.tokens)
+                # a client that goes before the end has had what was certain
+                charge(http, "tokens", num - num_charged)
+                num_charged = num
+                yield event
 
     async def stream(
         self,
@@ -134,39 +176,42 @@ class Calls:
         Raises:
             APIError: it failed before anything was certain.
         """
-        options = self._serving(http, model, body)
+        events = self.events(http, model, request, body, best_so_far=best_so_far)
         http.state.log_fields = {"model": model.name, "sources": 1}
-        charge(http, "tokens", _num_given(model, request))
-        start, num_charged = time.perf_counter(), 0
+        return await self.send(http, model, events, write)
+
+    async def send(
+        self, http: HTTPRequest, model: ServedModel, events: Events, write: Write
+    ) -> StreamingResponse:
+        """Send what `write` makes of events.
+
+        Raises:
+            APIError: the first one did not come.
+        """
+        start = time.perf_counter()
 
         def on_first() -> None:
             self.metrics.began_to_stream(model.name, time.perf_counter() - start)
 
-        def written(event: Event) -> Iterable[str]:
-            nonlocal num_charged
-            num = num_charged
-            if isinstance(event, ServedResult):
-                http.state.log_fields = _log_fields(model, [event])
-                num = _num_generated(event)
-            elif isinstance(event, Certain):
-                num = len(event.tokens)
-            # a client that goes before the end has had what was certain
-            charge(http, "tokens", num - num_charged)
-            num_charged = num
-            return write(event)
+        return await streamed(http, events, write, on_first)
 
-        try:
-            events = self.service.stream(request, best_so_far=best_so_far, **options)
-        except Exception as error:
-            raise from_service(error) from error
-        return await streamed(http, events, written, on_first)
-
-    def windows(
-        self, http: HTTPRequest, model: ServedModel, transcripts: ServedTranscripts
+    def parts(
+        self,
+        http: HTTPRequest,
+        model: ServedModel,
+        body: schemas.Serving,
+        late: str,
+        name: str | None = None,
     ) -> Decode:
-        """Return what decodes the windows of a recording, all of them in the time of one request."""
-        options = self._serving(http, model, schemas.Serving())
-        options["model"] = transcripts.name
+        """Return what decodes the parts of one call, all of them in the time of one request.
+
+        Args:
+            http, model, body: the call.
+            late: what has not happened if the time is over.
+            name: of the model in the service, if it is another; what that reads is charged elsewhere.
+        """
+        options = self._serving(http, model, body)
+        options["model"] = model.name if name is None else name
         seconds = options["timeout"] or 0.0
         end = time.monotonic() + seconds
 
@@ -174,11 +219,16 @@ class Calls:
             left = end - time.monotonic()
             if left <= 0:
                 raise DeadlineExceeded(
-                    f"the recording was not transcribed within {seconds:g} seconds; send it in "
-                    "parts, or start the server with a larger --timeout"
+                    f"{late} within {seconds:g} seconds; send it in parts, or start the server with a "
+                    "larger --timeout"
                 )
             own: Options = {**options, "timeout": left}
-            return await self.service.decode(request, **own)
+            if name is None:
+                charge(http, "tokens", _num_given(model, request))
+            served = await self.service.decode(request, **own)
+            if name is None:
+                charge(http, "tokens", _num_generated(served))
+            return served
 
         return decode
 

@@ -33,6 +33,8 @@ LIBRETRANSLATE_PATHS = {"/translate", "/languages", "/detect"}
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 # of a WebSocket that is closed because it asks for what it may not have (RFC 6455)
 POLICY_VIOLATION = 1008
+# and for mistakes of bodies that programs look for
+MISTAKES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 # what a validation error is found in, before the field's name
 PLACES = {"body", "query", "path", "header"}
 ARGUMENT = re.compile(r"`(?:Request\.)?(\w+)`")
@@ -158,11 +160,15 @@ def wrong_body(errors: Sequence[Mapping[str, Any]]) -> APIError:
     Args:
         errors: as pydantic lists them.
     """
-    first = errors[0]
+    # of a union, what a rule of ours says is better than that it is not of the other type
+    first = next((one for one in errors if one["type"] == "value_error"), errors[0])
     # pydantic adds the types of a union and the like behind the field's name
     path = [part for part in first["loc"] if part not in PLACES]
     field = str(path[0]) if path else None
+    name, problem = f"`{field}`" if field else "the body", f": {first['msg']}"
     if first["type"] == "extra_forbidden":
-        return APIError(400, f"`{field}` is no field of this request; leave it out", field)
-    where = f"`{field}`: " if field else "the body: "
-    return APIError(400, where + first["msg"], field)
+        problem = " is no field of this request; leave it out"
+    elif first["type"] == "value_error":
+        problem = f" {first['ctx']['error']}"
+    code = MISTAKES.get(first["type"], "invalid_value")
+    return APIError(400, name + problem, field, code=code)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pybeam.server.errors import RETRY_SECONDS, APIError, ClientGone, refuse
 from pybeam.server.settings import Settings
 
-AUDIO_PATH = "/v1/audio/transcriptions"
+AUDIO_PATHS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 
 
 class Places:
@@ -49,7 +49,7 @@ class BodyLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_audio = scope["path"] == AUDIO_PATH
+        is_audio = scope["path"] in AUDIO_PATHS
         most = self._settings.max_audio if is_audio else self._settings.max_body
         body = _Body(receive, most, self._settings.body_timeout)
         has_begun = False

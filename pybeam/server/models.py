@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 from pybeam.arguments import ArgumentError
@@ -13,6 +14,8 @@ from pybeam.server.errors import APIError
 from pybeam.serving import ServedResult
 from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
+from pybeam.text.chat import ChatTemplate
+from pybeam.text.deltas import text_behind
 from pybeam.text.tokenizer import Tokenizer, Tokenizers, load_vocabularies
 
 # how a name says its languages: es-en, bible-es-en, opus-mt-es-en
@@ -85,6 +88,7 @@ class ServedModel:
         sources, targets = (tuple(tags[i]) or (named and (named[i + 1],)) or None for i in range(2))
         self.languages = Languages(sources, targets)
         self._takes_source_tag = bool(tags[0])
+        self._continues = tokenizers is not None and tokenizers.reads_prompts
         vocabularies = load_vocabularies(directory) or ({}, {})
         self._pieces = {i: piece for piece, i in vocabularies[1].items()}
         # what turns recordings into sources
@@ -118,6 +122,28 @@ class ServedModel:
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of generated tokens; "" for a model without a tokenizer."""
         return "" if self.plain_tokenizer is None else self.plain_tokenizer.decode(tokens)
+
+    def continuation(self, prompt: Sequence[int]) -> Callable[[Sequence[int]], str]:
+        """Return what makes texts of tokens that are generated for a prompt.
+
+        If the model continues prompts, the space between both belongs to the text.
+        """
+        if self.plain_tokenizer is None or not self._continues:
+            return self.text
+        return partial(text_behind, self.plain_tokenizer, prompt)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The template that makes prompts of messages.
+
+        Raises:
+            ImportError, ValueError: there is none, or it cannot be read.
+        """
+        if self.plain_tokenizer is None or not self._continues:
+            raise ValueError(
+                f"the model {self.name!r} must be a language model to answer messages, but is none"
+            )
+        return ChatTemplate.load(Path(self.directory), self.plain_tokenizer)
 
     def best_text(self, served: ServedResult) -> str:
         """Return the text of the best hypothesis; "" if there is none."""
@@ -181,7 +207,8 @@ class ServedModels:
         model = self._models.get(name)
         if model is None:
             names = ", ".join(self._models)
-            raise APIError(404, f"`model` must be one of {names}", "model")
+            problem = f"`model` must be one of {names}"
+            raise APIError(404, problem, "model", code="model_not_found")
         if takes_sound not in (None, model.takes_sound):
             kind = "recordings" if model.takes_sound else "text"
             raise APIError(400, f"the model {name!r} takes {kind}", "model")

@@ -244,27 +244,3 @@ class ScoreBody(Ranked):
     target: Text | Ids
     source_lang: str | None = None
     target_lang: str | None = None
-
-
-class CompletionsBody(Penalised, Sampling):
-    """OpenAI's completions. The prompt is the source; what this server cannot do must keep its default."""
-
-    prompt: Text | Ids | list[Text] | list[Ids]
-    max_tokens: Length | None = None
-    min_tokens: Annotated[int, Field(ge=0, lt=1 << 20)] | None = None
-    n: Count = 1
-    best_of: Count | None = Field(default=None, description="Beam width.")
-    use_beam_search: bool | None = Field(default=None, description="false: the greedy output.")
-    beam_width: Count | None = None
-    logprobs: int | None = Field(
-        default=None, ge=0, le=1, description="Log-probability of each token."
-    )
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
-    user: str | None = None
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
-    echo: Literal[False] | None = None
-    suffix: Literal[""] | None = None
-    stop: Annotated[list[str], Field(max_length=0)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None

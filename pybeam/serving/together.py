@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
@@ -31,6 +32,29 @@ async def together(work: Sequence[Awaitable[T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yield what several sources yield, as it comes; they are closed together."""
+    coming: dict[asyncio.Future[T], AsyncGenerator[T, None]] = {}
+    try:
+        coming.update((asyncio.ensure_future(anext(one)), one) for one in sources)
+        while coming:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                source = coming.pop(task)
+                try:
+                    found = task.result()
+                except StopAsyncIteration:
+                    continue
+                coming[asyncio.ensure_future(anext(source))] = source
+                yield found
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        for one in sources:
+            await one.aclose()
 
 
 async def in_order(

@@ -13,14 +13,12 @@ from pybeam.limits import SourceLimit
 from pybeam.models.base import Model
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
-from pybeam.tasks.chat import ChatTemplate
 from pybeam.tasks.loaded import Folder
 from pybeam.tasks.search import at_most
 from pybeam.tasks.writer import Call, Writer
+from pybeam.text.chat import ChatTemplate
+from pybeam.text.deltas import NUM_BEFORE, text_behind
 from pybeam.text.tokenizer import Tokenizer
-
-# tokens of the prompt behind which a continuation is turned into text, so that the space between them stays
-NUM_BEFORE = 8
 
 
 class Generator(Writer):
@@ -148,11 +146,7 @@ class Generator(Writer):
             return Request(ids, id=ids[-NUM_BEFORE:], n_best=n_best, max_length=most)
 
         def text(tokens: Sequence[int], known: list[int]) -> str:
-            before = tokenizer.decode(known, strips=False)
-            whole = tokenizer.decode([*known, *tokens], strips=False)
-            return (
-                whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(tokens)
-            )
+            return text_behind(tokenizer, known, tokens)
 
         return Call(request, text, self._gives_list(n_best, max_length))
 

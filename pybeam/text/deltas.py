@@ -1,11 +1,25 @@
-"""`TextDeltas`: the text of an output, piece by piece, while its tokens become certain."""
+"""The text of an output: behind a prompt, and piece by piece while its tokens become certain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybeam.text.tokenizer import Tokenizer
 
 # what a decoder writes for bytes that are no character yet
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+# tokens of the prompt behind which a continuation is turned into text, so that the space between them stays
+NUM_BEFORE = 8
+
+
+def text_behind(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """Return the text that tokens add behind the last tokens of a prompt, spaces at both ends included."""
+    known = list(before[-NUM_BEFORE:])
+    start = tokenizer.decode(known, strips=False)
+    whole = tokenizer.decode([*known, *tokens], strips=False)
+    return whole.removeprefix(start) if whole.startswith(start) else tokenizer.decode(tokens)
 
 
 class TextDeltas:

@@ -166,6 +166,7 @@ class Tokenizers:
     Attributes:
         languages: those that sources and targets are tagged with, by the names of `load_tokenizer`. A list is
             empty where there are no tags: a Marian model tags targets alone.
+        reads_prompts: whether sources are prompts, which a decoder-only model continues.
 
     Raises:
         FileNotFoundError, ValueError: as `load_tokenizer`.
@@ -183,10 +184,10 @@ class Tokenizers:
         with blaming(directory):
             self._files = files = TokenizerFiles(directory)
             self._pieces, self._eos_id = load_pieces(files), eos_id
-            self._is_of_prompts = files.config.get("model_type") in DECODER_ONLY
+            self.reads_prompts = files.config.get("model_type") in DECODER_ONLY
             if files.words is not None:
-                self._is_of_prompts = not files.words.has_encoder
-            tags = [] if self._is_of_prompts else self._pieces.languages()
+                self.reads_prompts = not files.words.has_encoder
+            tags = [] if self.reads_prompts else self._pieces.languages()
             tags = [tag.strip("_<>") for tag in tags]
             self.languages = [] if files.config.get("model_type") == "marian" else tags, tags
         kind = type(self._pieces).__name__
@@ -200,7 +201,7 @@ class Tokenizers:
         """
         files, pieces = self._files, self._pieces
         with blaming(files.directory):
-            if self._is_of_prompts:
+            if self.reads_prompts:
                 _refuse_languages(files, source_lang, target_lang)
                 before, after = pieces.frame
                 return Tokenizer(pieces, before, after, [])

@@ -45,7 +45,7 @@ SEARCHES = {
 # these answers of the server say when they were made
 TOLD_TO_PEOPLE = {
     *("pybeam/server/app.py", "pybeam/server/endpoints/completions.py"),
-    "pybeam/tasks/chat.py",  # templates may name the day
+    "pybeam/text/chat.py",  # templates may name the day
 }
 
 

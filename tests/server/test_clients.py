@@ -64,6 +64,9 @@ def test_openai_transcriptions(openai):
     assert found.segments[0].text == "four zero seven"
     text = openai.audio.transcriptions.create(model="whisper-1", file=FIRST, response_format="srt")
     assert text.startswith("1\n00:00:00,000 --> ")
+    found = openai.audio.transcriptions.create(model="whisper-1", file=FIRST, include=["logprobs"])
+    assert bytes(int(byte) for one in found.logprobs for byte in one.bytes).decode() == found.text
+    assert all(one.logprob <= 0 for one in found.logprobs)
 
 
 def test_openai_streams_transcriptions(openai):

@@ -24,6 +24,13 @@ BODIES = {
         "min_p": 0,
     },
     "/v1/score": {"source": "Y el rey", "target": [5, 6], "length_penalty": 1},
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        "stop": ["b"],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "logprobs": True,
+        "response_format": {"type": "text"},
+    },
     "/v1/completions": {
         "prompt": "Y",
         "n": 1,

@@ -17,9 +17,10 @@ from pybeam.server.models import ServedModel
 from pybeam.server.settings import KeyLimits
 from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.transcripts import ServedTranscripts
-from pybeam.speech import SoundFile, format_transcript, read_wav
-from pybeam.speech.whisper import beam_search
+from pybeam.speech import SoundFile, VoiceActivity, format_transcript, read_sound, read_wav
+from pybeam.speech.whisper import Recording, beam_search
 from pybeam.text.tokenizer import Tokenizers
+from support.paths import ROOT
 from support.server_app import run
 from support.speech_models import tone
 from support.tiny_whisper import save_whisper
@@ -213,6 +214,15 @@ def test_recordings_are_decoded_by_other_processes(served, monkeypatch):
         ({"language": "xx"}, {}, 422, "must be one that the model"),
         ({"temperature": "2"}, {}, 400, "less than or equal to 1"),
         ({"timestamp_granularities[]": "word"}, {}, 400, "needs response_format=verbose_json"),
+        ({"chunking_strategy": "none"}, {}, 400, "`chunking_strategy` must be"),
+        ({"chunking_strategy": '{"type": "server_vad", "a": 1}'}, {}, 400, "must have no options"),
+        (
+            {"include[]": "logprobs", "response_format": "text"},
+            {},
+            400,
+            "needs response_format=json",
+        ),
+        ({"include[]": "logprobs"}, {}, 400, "`include` is for models"),
         ({"stream": "true", "language": "xx"}, {}, 422, "must be one that the model"),
     ],
 )
@@ -253,3 +263,40 @@ def test_an_upload_that_names_hosts_or_lasts_too_long_is_refused(served):
         assert found.status_code == 422 and "cannot be read as sound" in found.text
         found = sent(served, LONG, settings={"max_audio_seconds": 1.0}, **form)
         assert found.status_code == 422 and "must have at most 1 s of sound" in found.text
+
+
+def test_translations_into_english(served):
+    transcript = expected(served, task="translate", language=None)
+
+    async def test(client):
+        files, form = (
+            {"file": ("a", LONG)},
+            {"temperature": "0.4", "response_format": "verbose_json"},
+        )
+        found = await client.post("/v1/audio/translations", files=files, data=form)
+        return found.json()
+
+    found = run(test, model=served)
+    assert (found["text"], found["task"]) == (transcript.text, "translate")
+
+
+@pytest.mark.slow
+def test_a_chunking_strategy_cuts_where_nobody_speaks(served):
+    pytest.importorskip("silero_vad", reason="the package silero-vad is in the extra `vad`")
+    pytest.importorskip("av", reason="the package av is in the extra `speech`")
+    samples = read_sound(ROOT / "examples" / "speech" / "first.wav", RATE)
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", None))
+        file.writeframes((32767 * samples).numpy().astype("<i2").tobytes())
+    sound = read_wav(io.BytesIO(content.getvalue()), RATE)
+    stretches = VoiceActivity()(sound)
+    assert stretches
+    options = pybeam.TranscriptionOptions(language="en", temperatures=(0.4,), windows="batched")
+    own = pybeam.Transcriber(
+        served.decoder.model, served.directory, options, algorithm=beam_search(2)
+    )
+    [transcript] = own.transcribe([Recording(sound, stretches)])
+    for strategy in ("auto", '{"type": "server_vad"}'):
+        found = sent(served, content.getvalue(), chunking_strategy=strategy)
+        assert found.json() == {"text": transcript.text}, found.text

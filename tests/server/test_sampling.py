@@ -96,7 +96,7 @@ def test_decode_and_translations(model, path):
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"best_of": 3}, "best_of"),
+        ({"best_of": 33}, "best_of"),
         ({"n": 33}, "n"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 1.0}, "length_penalty"),

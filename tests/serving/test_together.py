@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pybeam.serving.together import in_order, together
+from pybeam.serving.together import in_order, merged, together
 
 
 def outcomes(sources, start, window=4):
@@ -122,3 +122,51 @@ def test_an_error_of_the_work_comes_in_its_place_and_ends_the_rest():
     first, error = outcomes(range(4), start)
     assert first == 0 and str(error) == "wrong"
     assert sorted(ended) == [0, 1, 2, 3]
+
+
+def test_what_several_sources_yield_comes_as_it_is_there():
+    async def main():
+        has_come = asyncio.Event()
+
+        async def slow():
+            await has_come.wait()
+            yield "slow"
+
+        async def quick():
+            yield "quick"
+            has_come.set()
+
+        return [one async for one in merged([slow(), quick()])]
+
+    assert asyncio.run(asyncio.wait_for(main(), 5)) == ["quick", "slow"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sources_are_closed_together(fails):
+    closed = []
+
+    async def source(name):
+        try:
+            yield name
+            if fails:
+                raise OSError("gone")
+            await asyncio.sleep(5)
+            yield name
+        finally:
+            closed.append(name)
+
+    async def main():
+        coming, found = merged([source("a"), source("b")]), []
+        try:
+            async for one in coming:
+                found.append(one)
+                if len(found) == 2 and not fails:
+                    break
+        except OSError as error:
+            assert fails and str(error) == "gone"
+        await coming.aclose()
+        return found
+
+    found = asyncio.run(asyncio.wait_for(main(), 5))
+    assert fails or sorted(found) == ["a", "b"]
+    assert sorted(closed) == ["a", "b"]

@@ -1,10 +1,11 @@
-"""The server's application without sockets: the same endpoints, in this process."""
+"""The server's application in this process, without sockets or behind one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from pybeam.server.settings import Settings
 from pybeam.serving.sound_process import SoundProcesses
 from pybeam.text.tokenizer import Tokenizers
 from support.paths import MODEL
+from support.server_process import wait_until
 
 SEARCH = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
 
@@ -72,3 +74,25 @@ def run(test: Callable[[httpx.AsyncClient], Awaitable[Any]], **options: Any) -> 
             return await test(found)
 
     return asyncio.run(whole())
+
+
+@contextlib.contextmanager
+def listening(model: ServedModel, **settings: Any) -> Iterator[str]:
+    """The address of a new app that listens on this machine, in a thread."""
+    import uvicorn
+
+    chosen, metrics, models = Settings(**settings), Metrics(), {model.name: model}
+    service = build_service(models, metrics, chosen).start(warm_up=False)
+    with contextlib.closing(service):
+        app = build_app(service, models, metrics, settings=chosen)
+        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()

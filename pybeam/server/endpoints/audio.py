@@ -1,27 +1,38 @@
-"""OpenAI's transcriptions: https://platform.openai.com/docs/api-reference/audio/createTranscription."""
+"""OpenAI's transcriptions, and translations into English of what is said.
+
+See https://platform.openai.com/docs/api-reference/audio.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Form, UploadFile
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from pybeam.request import Request
+from pybeam.request import Hypothesis, Request
 from pybeam.server.auth import charge
 from pybeam.server.calls import Calls, TheCalls
 from pybeam.server.errors import APIError, from_service, refused
+from pybeam.server.log_probs import Scored, token_log_probs
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Body, Serving
 from pybeam.server.sse import Event, event_of, streamed, unless_gone
 from pybeam.serving import Certain, ServedResult
 from pybeam.serving.transcripts import ServedTranscripts
-from pybeam.speech import Segment, Transcript, format_transcript
+from pybeam.speech import (
+    Segment,
+    SoundFile,
+    Stretch,
+    Transcript,
+    VoiceActivity,
+    format_transcript,
+)
 from pybeam.speech.whisper import Progress, Recording, TranscriptionOptions
 from pybeam.speech.whisper.windows import compression_ratio
 from pybeam.text.deltas import TextDeltas
@@ -31,19 +42,39 @@ router = APIRouter(prefix="/v1/audio", tags=["OpenAI"])
 MEDIA_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
 
 
-class TranscriptionForm(Body):
-    """A recording, in any format that `pybeam.speech.SoundFile` reads, and how to write it down."""
+class TranslationForm(Body):
+    """A recording, in any format that `pybeam.speech.SoundFile` reads, and how to write it in English."""
 
     file: UploadFile
     model: str | None = None
+    response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
+    temperature: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    prompt: str | None = None
+
+
+def _strategy(given: str) -> str:
+    """Check a chunking strategy, which is JSON where it has options."""
+    try:
+        found = given if given == "auto" else json.loads(given)["type"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        found = None
+    if found not in ("auto", "server_vad"):
+        raise ValueError('must be "auto" or a JSON object with the `type` "server_vad"')
+    if given != "auto" and len(json.loads(given)) > 1:
+        raise ValueError('must have no options but the `type`; "auto" is the same')
+    return given
+
+
+class TranscriptionForm(TranslationForm):
+    """A recording, in any format that `pybeam.speech.SoundFile` reads, and how to write it down."""
+
     language: str | None = None
     task: Literal["transcribe", "translate"] | None = None
-    response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
     timestamp_granularities: list[Literal["segment", "word"]] = Field(
         default=[], alias="timestamp_granularities[]"
     )
-    temperature: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
-    prompt: str | None = None
+    include: list[Literal["logprobs"]] = Field(default=[], alias="include[]")
+    chunking_strategy: Annotated[str, AfterValidator(_strategy)] | None = None
     stream: bool = False
 
     @property
@@ -60,6 +91,7 @@ class TranscriptionForm(Body):
             language=self.language or None,
             task=self.task,
             words=self.wants_words,
+            windows="sequential" if self.chunking_strategy is None else "batched",
             initial_prompt=self.prompt or None,
             **asked,
         )
@@ -72,14 +104,34 @@ async def transcriptions(
     """Write down what is said in a recording.
 
     With Whisper models recordings may have any length up to the server's limit, and segments and words have
-    times. Other models give no times: srt, vtt and verbose_json then have one segment, the whole recording.
+    times. With a `chunking_strategy`, they are cut where nobody speaks, and no window sees the text of the
+    one before it. Other models give no times: srt, vtt and verbose_json then have one segment, the whole
+    recording. These alone give log-probabilities, with `include[]=logprobs`.
     """
+    return await _transcribed(http, form, calls)
+
+
+@router.post("/translations")
+async def audio_translations(
+    http: HTTPRequest, form: Annotated[TranslationForm, Form()], calls: TheCalls
+) -> Response:
+    """Write down in English what is said in a recording in another language."""
+    asked = {name: getattr(form, name) for name in form.model_fields_set}
+    return await _transcribed(http, TranscriptionForm(**asked, task="translate"), calls)
+
+
+async def _transcribed(http: HTTPRequest, form: TranscriptionForm, calls: Calls) -> Response:
     model = calls.models.pick(_known(form.model), takes_sound=True)
     if form.timestamp_granularities and form.response_format != "verbose_json":
         field = "timestamp_granularities"
         raise APIError(400, f"`{field}` needs response_format=verbose_json", field)
+    if form.include and form.response_format != "json":
+        raise APIError(400, "`include` needs response_format=json", "include")
     if model.transcripts is None:
         return await _one_source(http, form, calls, model)
+    if form.include:
+        problem = f"`include` is for models that read a recording at once, but {model.name!r} reads windows"
+        raise APIError(400, problem, "include")
     http.state.log_fields = {"model": model.name, "sources": 1}
     news = _news(http, form, calls, model, model.transcripts)
     if form.stream:
@@ -120,13 +172,19 @@ async def _news(
             recording_loop = transcripts.recording_loop(form.options())
         except ValueError as error:
             raise refused(error) from error
-        decode = calls.windows(http, model, transcripts)
+        late = "the recording was not transcribed"
+        decode = calls.parts(http, model, Serving(), late, transcripts.name)
         with calls.sound(form.file.file, transcripts.sampling_rate) as sound:
+            stretches = await _read(_stretches, sound) if form.chunking_strategy else None
             features = await _read(transcripts.read, sound)
             charge(http, "audio_seconds", features.seconds)
-            recording = Recording(features)
+            recording = Recording(features, stretches)
             async for one in transcripts.transcribe(recording_loop, recording, decode):
                 yield one
+
+
+def _stretches(sound: SoundFile) -> Sequence[Stretch]:
+    return VoiceActivity()(sound)
 
 
 async def _last(news: AsyncGenerator[Progress, None]) -> Transcript:
@@ -148,6 +206,7 @@ async def _one_source(
         ("temperature", form.temperature),
         ("prompt", form.prompt),
         ("timestamp_granularities", form.wants_words),
+        ("chunking_strategy", form.chunking_strategy),
     ):
         if is_asked:
             raise APIError(
@@ -171,14 +230,18 @@ async def _one_source(
         if form.stream:
             return await calls.stream(http, model, request, serving, _Writer(model))
         [served] = await calls.decode(http, model, [request], serving)
-    return _answer(form, _as_transcript(form, seconds, model.best_text(served), served))
+    text, best = model.best_text(served), next(iter(served.result.hypotheses), None)
+    if form.include:
+        log_probs = token_log_probs(model, (), Scored.of(best))
+        return JSONResponse({"text": text, "logprobs": log_probs})
+    return _answer(form, _as_transcript(form, seconds, text, best))
 
 
 def _as_transcript(
-    form: TranscriptionForm, seconds: float, text: str, served: ServedResult
+    form: TranscriptionForm, seconds: float, text: str, best: Hypothesis | None
 ) -> Transcript:
     segments = []
-    for best in served.result.hypotheses[:1]:
+    if best is not None:
         scores = best.log_probs or [best.score]
         average = sum(scores) / len(scores)
         ratio, tokens = compression_ratio(text), tuple(best.tokens)

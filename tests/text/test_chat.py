@@ -7,7 +7,7 @@ import json
 import pytest
 import transformers
 
-from pybeam.tasks.chat import NOT_TEXT, ChatTemplate
+from pybeam.text.chat import NOT_TEXT, ChatTemplate
 from pybeam.text.tokenizer import load_tokenizer
 from support.paths import MODEL
 from support.text_folders import change, save_chat
@@ -26,6 +26,19 @@ TEMPLATES = {
     "trimmed": "  {% if tools is none %}\n  x\n  {% endif %}\n{{ bos_token }}{{ eos_token }}{{ missing }}",
     "methods": "{{ messages[0].content.upper().split('B') }} {{ messages[0]['role'] }}",
     "variables": "{{ enable_thinking }} {{ tools }}",
+    # what the templates of Llama 3, Mistral, Hermes and Granite are made of
+    "macros": "{% macro kind(spec) %}{% if spec.type == 'array' %}{{ 'list[' + kind(spec.items) + ']' }}"
+    "{% elif spec.type is iterable and spec.type is not string %}"
+    "{% for t in spec.type %}{{ kind({'type': t}) }}"
+    "{% if not loop.last %},{% endif %}{% endfor %}{% else %}{{ spec.type }}{% endif %}{% endmacro %}"
+    "{% for name, spec in {'a': {'type': ['x', 'y']}, 'b': {'type': 'z'}} | items %}"
+    "{{ name }}{{ kind(spec) }}{% endfor %}",
+    "filters": "{% set own = messages | selectattr('role', 'equalto', 'user') | list %}"
+    "{{ own[-1] == messages[-1] }}"
+    "{{ own | map(attribute='content') | map('trim') | join('\n') }}{{ messages[1:] | length }}"
+    "{{ {'output': messages[0].content} | tojson }}{{ [1, none, true, {'a': 'b'}] | string }}",
+    "dates": "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    "{{ date_string }}{{ custom_tools is defined }}{{ messages[0].content is string }}",
 }
 
 
@@ -46,6 +59,17 @@ def test_the_same_text_as_transformers(directory, name):
     )
     template = ChatTemplate.load(directory, load_tokenizer(directory))
     assert template.render(CHAT, **options) == expected
+
+
+def test_a_published_template(directory):
+    """SmolVLM's, which transformers ships, reads the parts of messages."""
+    module = pytest.importorskip("transformers.models.smolvlm.processing_smolvlm")
+    (directory / "chat_template.jinja").write_text(module.DEFAULT_CHAT_TEMPLATE)
+    chat = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in CHAT]
+    original = transformers.AutoTokenizer.from_pretrained(directory)
+    expected = original.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    template = ChatTemplate.load(directory, load_tokenizer(directory))
+    assert template.render(chat) == expected and "User: " in expected
 
 
 def test_where_templates_stand(tmp_path):

@@ -49,7 +49,11 @@ class ChatTemplate:
         # a template is a program: it may raise anything, here too, where constants are computed
         except Exception as error:
             raise ValueError(f"the chat template is none that Jinja reads: {error}") from error
-        self._tokens = dict(tokens)
+        self._text, self._tokens = text, dict(tokens)
+
+    def names(self, word: str) -> bool:
+        """Whether the template has this word, such as "tools", which others know nothing of."""
+        return word in self._text
 
     @classmethod
     def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate:
@@ -78,7 +82,7 @@ class ChatTemplate:
                 )
         return cls(text, tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **variables: Any) -> str:
         """Return the prompt that asks for the next message.
 
         Args:
