@@ -10,7 +10,7 @@ import click
 PACKAGES = (
     *("numpy", "safetensors", "sentencepiece", "tokenizers", "tqdm", "click"),
     *("plotly", "matplotlib", "kaldi-native-fbank", "onnx", "onnx-ir", "onnxruntime", "triton"),
-    *("sentencex", "pyarrow", "zstandard", "transformers", "ctranslate2"),
+    *("sentencex", "py3langid", "pyarrow", "zstandard", "transformers", "ctranslate2"),
 )
 # environment variables that change what is computed, and how fast
 SETTINGS = ("PYBEAM_", "OMP_", "GOMP_", "KMP_", "MKL_", "TRITON_", "CUDA_VISIBLE_DEVICES")

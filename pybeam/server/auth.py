@@ -9,15 +9,19 @@ from pathlib import Path
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import LIBRETRANSLATE_PATHS, APIError, refuse
+from pybeam.server.errors import DOWNLOADS, LIBRETRANSLATE_PATHS, APIError, refuse
 from pybeam.server.key_file import digest_of, read_keys
 from pybeam.server.lifecycle import OPEN_PATHS
 from pybeam.server.quotas import Allowance
 from pybeam.server.settings import KeyLimits
 
 # beside those that are open while the server stops: pages, and their files
-KEYLESS_PATHS = {"/", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/languages"}
-KEYLESS_FOLDERS = ("/page/", "/static-offline-docs/")
+KEYLESS_PATHS = {
+    *("/", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),
+    *("/languages", "/frontend/settings"),
+}
+# translated files lie at addresses that nobody guesses
+KEYLESS_FOLDERS = ("/page/", "/static-offline-docs/", DOWNLOADS)
 AUDIO_FOLDER = "/v1/audio/"
 
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO, TypeVar
 
 from fastapi import Depends
@@ -17,7 +17,9 @@ from fastapi.responses import StreamingResponse
 from pybeam.request import Request
 from pybeam.server import schemas
 from pybeam.server.auth import Keys, caller_of, charge, client_of
+from pybeam.server.detector import Detector
 from pybeam.server.errors import APIError, from_service
+from pybeam.server.files import Files
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
@@ -47,6 +49,8 @@ class Calls:
     recordings: Places
     # None: this process decodes recordings itself
     sounds: SoundProcesses | None = None
+    detector: Detector = field(default_factory=Detector)
+    files: Files = field(default_factory=Files)
 
     async def encode(
         self, model: ServedModel, text: str, languages: tuple[str | None, str | None], field: str
@@ -82,9 +86,9 @@ class Calls:
     def check_width(self, **values: int | None) -> None:
         """Raise APIError if a width or a number of outputs is larger than the server allows."""
         most = self.settings.max_width
-        for field, value in values.items():
+        for name, value in values.items():
             if value is not None and value > most:
-                raise APIError(400, f"`{field}` must be at most {most}, but is {value}", field)
+                raise APIError(400, f"`{name}` must be at most {most}, but is {value}", name)
 
     def overrides(self, model: ServedModel, body: schemas.Search) -> dict[str, Any]:
         """Return the arguments of a `pybeam.Request` that a body asks of a model.

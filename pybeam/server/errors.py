@@ -28,7 +28,10 @@ logger = logging.getLogger(__name__)
 # how long a client should wait before it asks a server again that stops or has stalled
 RETRY_SECONDS = 5
 # LibreTranslate's clients read `error` as a text, all others as OpenAI's object
-LIBRETRANSLATE_PATHS = {"/translate", "/languages", "/detect"}
+LIBRETRANSLATE_PATHS = {
+    *("/translate", "/translate_file", "/languages", "/detect", "/suggest", "/frontend/settings"),
+}
+DOWNLOADS = "/download_file/"
 # OpenAI's names for the kinds of errors
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 # of a WebSocket that is closed because it asks for what it may not have (RFC 6455)
@@ -112,7 +115,7 @@ def from_service(error: Exception) -> APIError:
 def respond(path: str, error: APIError, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Make the response to a request of this path."""
     content: object = error.message
-    if path not in LIBRETRANSLATE_PATHS:
+    if path not in LIBRETRANSLATE_PATHS and not path.startswith(DOWNLOADS):
         kind = KINDS.get(error.status, "server_error" if error.status >= 500 else "")
         content = {
             "message": error.message,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.server.errors import APIError
+from pybeam.server.languages import code_of
 from pybeam.serving import ServedResult
 from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
@@ -44,7 +45,7 @@ def for_any_language(tokenizers: Tokenizers | None) -> Tokenizer | None:
 
 
 class Languages(NamedTuple):
-    """The languages that a model translates. None: any language, or unknown."""
+    """The languages that a model translates, by its own names. None: any language, or unknown."""
 
     sources: tuple[str, ...] | None
     targets: tuple[str, ...] | None
@@ -52,7 +53,17 @@ class Languages(NamedTuple):
     def has(self, source: str | None, target: str | None) -> bool:
         """Whether the model may translate so; None: the request does not say."""
         pairs = ((source, self.sources), (target, self.targets))
-        return all(one is None or known is None or one in known for one, known in pairs)
+        return all(
+            one is None or known is None or own_name(one, known) is not None for one, known in pairs
+        )
+
+
+def own_name(language: str, known: Sequence[str]) -> str | None:
+    """Return the name of a language among a model's own, which have its code or are it; None: none does."""
+    if language in known:
+        return language
+    code = code_of(language)
+    return next((one for one in known if code_of(one) == code), None)
 
 
 class ServedModel:
@@ -103,18 +114,22 @@ class ServedModel:
         Raises:
             APIError: the model does not know them, or has no tokenizer.
         """
+        own: list[str | None] = []
         for field, language, known in zip(
             ("source_lang", "target_lang"), (source, target), self.languages, strict=True
         ):
-            if language is not None and known is not None and language not in known:
-                raise APIError(
-                    422, f"the model {self.name!r} does not know the language {language!r}", field
-                )
+            found = language
+            if language is not None and known is not None:
+                found = own_name(language, known)
+                if found is None:
+                    problem = f"the model {self.name!r} does not know the language {language!r}"
+                    raise APIError(422, problem, field)
+            own.append(found)
         if self._between is None:
             raise APIError(422, f"the model {self.name!r} has no tokenizer; send token ids")
         try:
             return self._between(
-                source if self._takes_source_tag else None, target if self.has_tags else None
+                own[0] if self._takes_source_tag else None, own[1] if self.has_tags else None
             )
         except ArgumentError as error:
             raise APIError(422, f"`{error.name}` {error.problem}", error.name) from error
@@ -215,11 +230,11 @@ class ServedModels:
         return model
 
     def targets(self) -> dict[str, list[str]]:
-        """Return the target languages of each source language that the models name."""
+        """Return the codes of target languages of each source language that the models name."""
         found: dict[str, set[str]] = {}
         for model in self:
             if not model.takes_sound and None not in model.languages:
-                for source in model.languages.sources or ():
-                    others = {one for one in model.languages.targets or () if one != source}
-                    found.setdefault(source, set()).update(others)
+                targets = set(map(code_of, model.languages.targets or ()))
+                for source in map(code_of, model.languages.sources or ()):
+                    found.setdefault(source, set()).update(targets - {source})
         return {source: sorted(targets) for source, targets in sorted(found.items())}

@@ -64,6 +64,11 @@ def whole(text: str) -> Template:
     return Template(("", ""), (text,))
 
 
+def lines(text: str) -> Template:
+    """Split into lines. Their ends stay."""
+    return template_of((line, True) for line in text.splitlines(keepends=True))
+
+
 def sentences(language: str = "en") -> Split:
     """Split into sentences with the library sentencex. Spaces between them stay.
 
@@ -82,7 +87,7 @@ def sentences(language: str = "en") -> Split:
         # older versions lose characters; not to split is never wrong
         lengths = map(len, found if "".join(found) == spaced else [text])
         ends = itertools.accumulate(lengths, initial=0)
-        return _template((text[start:end], True) for start, end in itertools.pairwise(ends))
+        return template_of((text[start:end], True) for start, end in itertools.pairwise(ends))
 
     return split
 
@@ -117,7 +122,7 @@ def protected(pattern: str | re.Pattern[str]) -> Split:
         for match in matches:
             parts += [*_gap(text[end : match.start()]), (match.group(), False)]
             end = match.end()
-        return _template([*parts, *_gap(text[end:])])
+        return template_of([*parts, *_gap(text[end:])])
 
     return split
 
@@ -151,7 +156,7 @@ def at_most(limit: int, count: Callable[[str], int]) -> Split:
     def split(text: str) -> Template:
         if count(text) <= limit:
             return whole(text)
-        return _template(parts(text))
+        return template_of(parts(text))
 
     return split
 
@@ -181,7 +186,7 @@ def _refined(template: Template, split: Split) -> Template:
     return Template(tuple(kept), tuple(texts))
 
 
-def _template(parts: Iterable[tuple[str, bool]]) -> Template:
+def template_of(parts: Iterable[tuple[str, bool]]) -> Template:
     """Join parts of a text, each with whether it is translated, if there is a word in it."""
     kept = [""]
     texts: list[str] = []

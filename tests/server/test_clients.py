@@ -100,7 +100,7 @@ def test_libretranslate(server):
     )
     client = package.LibreTranslateAPI(server.url)
     assert [client.translate(line, "es", "en") for line in LINES] == translations()
-    assert client.languages() == [{"code": "es", "name": "es", "targets": ["en"]}]
+    assert client.languages() == [{"code": "es", "name": "Spanish", "targets": ["en"]}]
 
 
 def test_client(server):

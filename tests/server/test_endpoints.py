@@ -59,7 +59,7 @@ def test_translate_keeps_lines_and_gives_alternatives(http):
 
 
 def test_languages(http):
-    assert answer(http.get("/languages")) == [{"code": "es", "name": "es", "targets": ["en"]}]
+    assert answer(http.get("/languages")) == [{"code": "es", "name": "Spanish", "targets": ["en"]}]
 
 
 def test_translations(http):
@@ -202,7 +202,7 @@ def test_transcriptions(http):
 
 def test_empty_texts(http):
     body = {"q": ["", " "], "source": "es", "target": "en"}
-    assert answer(http.post("/translate", json=body)) == {"translatedText": ["", ""]}
+    assert answer(http.post("/translate", json=body)) == {"translatedText": ["", " "]}
     [found] = answer(http.post("/v1/translations", json={"text": ""}))["translations"]
     assert (found["text"], found["alternatives"]) == ("", [])
     [choice] = answer(http.post("/v1/completions", json={"prompt": ""}))["choices"]

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-from urllib.parse import parse_qsl
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qsl, quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Form, UploadFile
 from fastapi import Request as HTTPRequest
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from pybeam.request import Request
 from pybeam.server import schemas
 from pybeam.server.calls import Calls, TheCalls
+from pybeam.server.detector import Detected
+from pybeam.server.documents import FORMAT_OF, format_of, translated, words_of
 from pybeam.server.errors import APIError
-from pybeam.server.models import ServedModel
+from pybeam.server.languages import code_of, name_of
 from pybeam.server.routes import Route, validated
 
 router = APIRouter(tags=["LibreTranslate"], route_class=Route)
 
+AUTO = "auto"
+# what a browser does with a file of a stranger: keep it, and show nothing of it
+DOWNLOAD = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
-class TranslateBody(BaseModel):
-    """Fields that LibreTranslate has and this one lacks are ignored, as its clients expect."""
 
-    q: schemas.Text | list[schemas.Text]
-    source: str
-    target: str
-    format: Literal["text"] = "text"
-    alternatives: int = Field(default=0, ge=0, le=127)
+class Keyed(BaseModel):
+    """Fields that LibreTranslate has and a body lacks are ignored, as its clients expect."""
+
     api_key: str | None = None
+
+
+class TranslateBody(Keyed):
+    q: schemas.Text | list[schemas.Text]
+    source: str = Field(description='A code of GET /languages, or "auto".')
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(default=0, ge=0, le=127)
+
+
+class DetectBody(Keyed):
+    q: schemas.Text
+
+
+class DetectedLanguage(BaseModel):
+    language: str
+    confidence: float = Field(description="0 to 100.")
 
 
 class TranslateAnswer(BaseModel):
     translatedText: str | list[str]
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
     alternatives: list[str] | list[list[str]] | None = None
 
 
@@ -41,74 +60,147 @@ class Language(BaseModel):
     targets: list[str]
 
 
-# documents the body, which FastAPI does not read itself as it may be a form
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            kind: {"schema": TranslateBody.model_json_schema()}
-            for kind in ("application/json", "application/x-www-form-urlencoded")
-        },
-    }
-}
+class FileForm(Keyed):
+    """A text, an HTML page or subtitles, by the file's name."""
+
+    file: UploadFile
+    source: str
+    target: str
 
 
-@router.post("/translate", openapi_extra=BODY, response_model_exclude_none=True)
-async def translate(http: HTTPRequest, calls: TheCalls) -> TranslateAnswer:
-    """Translate a text, or a list of texts, line by line."""
+class FileAnswer(BaseModel):
+    translatedFileUrl: str
+
+
+def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """Document a body, which FastAPI does not read itself as it may be a form."""
+    schema = {"schema": kind.model_json_schema()}
+    kinds = ("application/json", "application/x-www-form-urlencoded")
+    content = dict.fromkeys(kinds, schema)
+    return {"requestBody": {"required": True, "content": content}}
+
+
+B = TypeVar("B", bound=Keyed)
+
+
+async def _read(http: HTTPRequest, calls: Calls, kind: type[B]) -> B:
+    """Read a body. Raises APIError if it is wrong, or has a wrong key."""
     given = await _given(http)
     key = given.get("api_key")
     calls.keys.check(http, key if isinstance(key, str) else None)
-    body = validated(TranslateBody, given)
+    return validated(kind, given)
+
+
+@router.post("/translate", openapi_extra=_body_of(TranslateBody), response_model_exclude_none=True)
+async def translate(http: HTTPRequest, calls: TheCalls) -> TranslateAnswer:
+    """Translate a text, or a list of texts, sentence by sentence. Tags of HTML stay as they are."""
+    body = await _read(http, calls, TranslateBody)
     texts = [body.q] if isinstance(body.q, str) else body.q
-    model = calls.models.pick(None, body.source, body.target, takes_sound=False)
-    found = [_Found(text) for text in texts]
-    await _translate(http, calls, model, body, found)
-    answers = [one.texts(0) for one in found]
-    others = [
-        [one.texts(i) for i in range(1, 1 + body.alternatives) if one.has(i)] for one in found
-    ]
-    if isinstance(body.q, str):
-        return TranslateAnswer(
-            translatedText=answers[0], alternatives=others[0] if body.alternatives else None
-        )
+    calls.check_number(texts, "q")
+    calls.check_width(alternatives=1 + body.alternatives)
+    source, detected = await _source(calls, texts, body.format, body.source, body.target)
+    model = calls.models.pick(None, source, body.target, takes_sound=False)
+    pair = source, body.target
+    found = await translated(calls, http, model, pair, texts, body.format, 1 + body.alternatives)
+    answers = [one.text() for one in found]
+    others = [one.alternatives(body.alternatives) for one in found] if body.alternatives else None
+    is_one = isinstance(body.q, str)
+    language = None if detected is None else _written(detected)
     return TranslateAnswer(
-        translatedText=answers, alternatives=others if body.alternatives else None
+        translatedText=answers[0] if is_one else answers,
+        detectedLanguage=language if is_one or language is None else [language] * len(texts),
+        alternatives=others[0] if is_one and others else others,
     )
 
 
-class _Found:
-    """A text, and the hypotheses of each of its lines, best first."""
+async def _source(
+    calls: Calls, texts: list[str], form: str, source: str, target: str
+) -> tuple[str, Detected | None]:
+    """Return the language of texts, and how sure it is if it was to be detected."""
+    if source != AUTO:
+        return source, None
+    targets = calls.models.targets()
+    codes = [one for one, others in targets.items() if code_of(target) in others]
+    if not codes:
+        raise APIError(400, f"no model here translates to {target!r}", "target")
+    [best, *_] = await calls.detector.detect([words_of(text, form) for text in texts], codes)
+    return best.language if best.language in codes else codes[0], best
 
-    def __init__(self, text: str) -> None:
-        self.lines = text.split("\n")
-        self.hypotheses: list[list[str]] = []
 
-    def has(self, rank: int) -> bool:
-        return any(len(one) > rank for one in self.hypotheses)
-
-    def texts(self, rank: int) -> str:
-        """The text from each line's hypothesis of this rank, or its last."""
-        return "\n".join(one[min(rank, len(one) - 1)] if one else "" for one in self.hypotheses)
+def _written(one: Detected) -> DetectedLanguage:
+    return DetectedLanguage(language=one.language, confidence=round(100 * one.probability, 1))
 
 
-async def _translate(
-    http: HTTPRequest, calls: Calls, model: ServedModel, body: TranslateBody, found: list[_Found]
-) -> None:
-    calls.check_number([line for one in found for line in one.lines], "q")
-    n_best = 1 + body.alternatives
-    calls.check_width(alternatives=n_best)
-    requests = []
-    for one in found:
-        for line in one.lines:
-            tokens = await calls.encode(model, line.strip(), (body.source, body.target), "q")
-            more: dict[str, Any] = {} if n_best == 1 else {"n_best": n_best}
-            requests.append(Request(tokens, **more))
-    served = iter(await calls.decode(http, model, requests, schemas.Serving()))
-    for one in found:
-        for _ in one.lines:
-            result = next(served).result
-            one.hypotheses.append([model.text(each.tokens) for each in result.hypotheses])
+@router.post("/detect", openapi_extra=_body_of(DetectBody))
+async def detect(http: HTTPRequest, calls: TheCalls) -> list[DetectedLanguage]:
+    """Say in which of this server's languages a text is, the most probable one first."""
+    body = await _read(http, calls, DetectBody)
+    found = await calls.detector.detect([body.q], list(calls.models.targets()))
+    return [_written(one) for one in found]
+
+
+@router.post("/translate_file")
+async def translate_file(
+    http: HTTPRequest, form: Annotated[FileForm, Form()], calls: TheCalls
+) -> FileAnswer:
+    """Translate a file (txt, html, srt, vtt), which can then be downloaded for a while."""
+    calls.keys.check(http, form.api_key)
+    name = form.file.filename or ""
+    kind = format_of(name)
+    try:
+        text = (await form.file.read()).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise APIError(400, "`file` must be text in UTF-8", "file") from None
+    source, _ = await _source(calls, [text], kind, form.source, form.target)
+    model = calls.models.pick(None, source, form.target, takes_sound=False)
+    [found] = await translated(calls, http, model, (source, form.target), [text], kind)
+    kept = calls.files.keep(name, found.text().encode())
+    return FileAnswer(translatedFileUrl=str(http.url_for("download_file", key=kept)))
+
+
+@router.get("/download_file/{key}", response_class=Response)
+async def download_file(key: str, calls: TheCalls) -> Response:
+    """Return a translated file. Its address is known to whom translated it."""
+    found = calls.files.get(key)
+    if found is None:
+        raise APIError(404, "there is no such file, or it was translated too long ago")
+    name, content = found
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(content, media_type="application/octet-stream", headers=headers | DOWNLOAD)
+
+
+@router.post("/suggest", status_code=403)
+async def suggest() -> None:
+    """Nobody learns from suggestions here."""
+    raise APIError(403, "Suggestions are disabled on this server.")
+
+
+@router.get("/languages")
+async def languages(calls: TheCalls) -> list[Language]:
+    """List the languages that the models name."""
+    targets = calls.models.targets()
+    return [Language(code=code, name=name_of(code), targets=targets[code]) for code in targets]
+
+
+@router.get("/frontend/settings")
+async def frontend_settings(calls: TheCalls) -> dict[str, Any]:
+    """Say what LibreTranslate's own page, and those like it, must know."""
+    targets = calls.models.targets()
+    source = next(iter(targets), "en")
+    target = next(iter(targets.get(source, [])), source)
+    return {
+        "apiKeys": bool(calls.keys),
+        "charLimit": -1,
+        "filesTranslation": True,
+        "frontendTimeout": 500,
+        "keyRequired": bool(calls.keys),
+        "language": {
+            name: {"code": code, "name": name_of(code)}
+            for name, code in (("source", source), ("target", target))
+        },
+        "suggestions": False,
+        "supportedFilesFormat": list(FORMAT_OF),
+    }
 
 
 async def _given(http: HTTPRequest) -> dict[str, Any]:
@@ -133,16 +225,3 @@ async def _given(http: HTTPRequest) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise APIError(400, "the body must be a JSON object")
     return given
-
-
-@router.get("/languages")
-async def languages(calls: TheCalls) -> list[Language]:
-    """List the languages that the models name."""
-    targets = calls.models.targets()
-    return [Language(code=code, name=code, targets=targets[code]) for code in targets]
-
-
-@router.post("/detect", status_code=501)
-async def detect() -> None:
-    """There is no detector."""
-    raise APIError(501, "this server detects no languages; send `source`")
