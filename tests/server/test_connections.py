@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import time
+from typing import Any
 
 import httpx
 import pytest
 
-from pybeam.server.connections import MAX_HEAD, Crowd
+from pybeam.server.connections import MAX_HEAD, Crowd, Joined
 from support.server_process import memory, needs_proc, wait_until
 
 MEGA = 1 << 20
@@ -171,3 +173,51 @@ def test_an_answer_that_is_not_read_is_not_kept(server):
         # the time that a client has for it
         time.sleep(1.5)
         assert len(all_of(connection)) < num * MEGA
+
+
+class Sent:
+    """A transport that remembers what it was told to send, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closing()
+        self.told.append(data)
+
+    def close(self) -> None:
+        self.told.append("close")
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return "close" in self.told
+
+
+def test_what_is_written_in_one_turn_is_sent_together():
+    async def test():
+        sent: Any = Sent()
+        joined = Joined(sent, asyncio.get_running_loop())
+        for parts in ((b"head", b"body"), (b"more",)):
+            for part in parts:
+                joined.write(part)
+            await asyncio.sleep(0)
+        assert sent.told == [b"headbody", b"more"]
+        joined.write(b"last")
+        joined.close()
+        await asyncio.sleep(0)
+        assert sent.told[2:] == [b"last", "close"] and joined.is_closing()
+
+    asyncio.run(test())
+
+
+def test_nothing_is_sent_to_a_client_that_has_gone():
+    async def test():
+        sent: Any = Sent()
+        joined = Joined(sent, asyncio.get_running_loop())
+        joined.write(b"a")
+        joined.abort()
+        await asyncio.sleep(0)
+        assert sent.told == ["close"]
+
+    asyncio.run(test())
