@@ -108,6 +108,8 @@ def build_app(
         description="Exact beam search over HTTP. `/v1/decode` takes everything that a search has.",
         # no site is asked whether the schema is right
         swagger_ui_parameters={"validatorUrl": None},
+        # spans are those of `Traced`, and nothing else may hear of a body
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     keys = Keys() if keys is None else keys
     places = Places(settings.max_recordings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -13,6 +13,7 @@ from fastapi.params import Depends
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.types import Receive, Scope, Send
 
 from pybeam.server.errors import APIError, wrong_body
 
@@ -25,32 +26,32 @@ class Route(APIRoute):
     """A route whose endpoint asks for the request, a body of JSON and functions of the request, once for all.
 
     FastAPI solves the arguments of each request anew, and validates its answer again, which takes longer than
-    what the endpoint does. It still handles the endpoints that ask for more, such as a form.
+    what the endpoint does. It still handles the endpoints that ask for more, such as a form. Routes stand in
+    the application's own list; in a router that is included FastAPI would handle all of them.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if self.dependencies:
-            return super().get_route_handler()
-        hints = get_type_hints(self.endpoint, include_extras=True)
+    def __init__(self, path: str, endpoint: Callable[..., Any], **facts: Any) -> None:
+        super().__init__(path, endpoint, **facts)
+        hints = get_type_hints(endpoint, include_extras=True)
         hints.pop("return", None)
-        arguments: dict[str, Find] = {}
-        for name, hint in hints.items():
-            find = _finder(hint)
-            if find is None:
-                return super().get_route_handler()
-            arguments[name] = find
+        found = {name: _finder(hint) for name, hint in hints.items()}
+        arguments = {name: find for name, find in found.items() if find is not None}
+        if self.dependencies or len(arguments) < len(found):
+            return
         write = TypeAdapter(self.response_model or Any).dump_json
         status, excludes_none = self.status_code or 200, self.response_model_exclude_none
 
-        async def handle(http: Request) -> Response:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            http = Request(scope, receive, send)
             given = {name: await find(http) for name, find in arguments.items()}
-            answer = await self.endpoint(**given)
-            if isinstance(answer, Response):
-                return answer
-            content = write(answer, exclude_none=excludes_none)
-            return Response(content, status, media_type="application/json")
+            answer = await endpoint(**given)
+            if not isinstance(answer, Response):
+                content = write(answer, exclude_none=excludes_none)
+                answer = Response(content, status, media_type="application/json")
+            await answer(scope, receive, send)
 
-        return handle
+        # in place of FastAPI's own
+        self.app = app
 
 
 def _finder(hint: Any) -> Find | None:

@@ -67,7 +67,7 @@ def app(route_class: type[APIRoute]) -> FastAPI:
 
     found = FastAPI()
     errors.install(found)
-    found.include_router(made)
+    found.router.routes.extend(made.routes)
     return found
 
 
