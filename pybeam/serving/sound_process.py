@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import logging
 import os
 import signal
 import sys
+import wave
 import weakref
 from collections.abc import Iterator
 from multiprocessing import reduction
@@ -22,6 +24,9 @@ from torch import Tensor
 from pybeam.serving.fork_server import ForkServer
 from pybeam.speech.containers import Damaged
 from pybeam.speech.sound import SoundFile
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import resource
 
 log = logging.getLogger("pybeam.serving")
 
@@ -54,8 +59,12 @@ class SoundProcesses:
 
     def start(self) -> None:
         """Begin the process that the others are copies of."""
-        # which takes longer than all else that a copy does
-        importlib.import_module("av")
+        # modules that are imported late and FFmpeg's tables are then there, and no copy makes them anew
+        content = io.BytesIO()
+        with wave.open(content, "wb") as file:
+            file.setparams((2, 2, 48000, 0, "NONE", None))
+            file.writeframes(bytes(48000))
+        SoundFile(content, 16000).read()
         self._server.start()
 
     def stop(self) -> None:
@@ -158,8 +167,6 @@ def _in_time(blocks: Iterator[Tensor]) -> Tensor | None:
 
 def _bound(max_seconds: float) -> None:
     """Let this process take so much memory and time, and open no file and no connection."""
-    import resource
-
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     bounds = {
         resource.RLIMIT_AS: pages * resource.getpagesize() + MEMORY,
