@@ -39,7 +39,9 @@ def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("sounds")
     for name, codec in CODECS.items():
         rate = RATE if name == "plain.wav" else 48000
-        write_sound(found / name, sine(12.0, rate)[None], rate, codec=codec)
+        # some are longer than a block
+        seconds = 12.0 if name in ("a.flac", "a.ogg", "plain.wav") else 1.0
+        write_sound(found / name, sine(seconds, rate)[None], rate, codec=codec)
     return found
 
 
@@ -52,7 +54,7 @@ def test_the_samples_are_those_of_this_process(processes, folder):
     processes.start()
     for name in CODECS:
         expected = read_sound(folder / name, RATE)
-        assert len(expected) > 11 * RATE
+        assert len(expected) > 0.9 * RATE
         assert torch.equal(read(processes, folder / name), expected), name
 
 
@@ -60,8 +62,8 @@ def test_errors_and_warnings_are_those_of_this_process(processes, folder, tmp_pa
     (tmp_path / "text").write_text("this is no sound\n" * 99)
     with pytest.raises(ValueError, match=r"the recording cannot be read as sound: .*must be WAV"):
         read(processes, tmp_path / "text")
-    with pytest.raises(ValueError, match="must have at most 3 s of sound"):
-        read(processes, folder / "a.mp3", max_seconds=3)
+    with pytest.raises(ValueError, match=r"must have at most 0\.5 s of sound"):
+        read(processes, folder / "a.mp3", max_seconds=0.5)
     cut = folder / "a.ogg"
     (tmp_path / "cut.ogg").write_bytes(cut.read_bytes()[:-3000])
     with open(tmp_path / "cut.ogg", "rb") as file, warnings.catch_warnings(record=True) as found:
