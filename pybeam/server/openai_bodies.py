@@ -47,7 +47,7 @@ Biases = Annotated[
 
 
 class StreamOptions(Body):
-    """What a stream has beside the text."""
+    """The parts of a stream beside its text."""
 
     include_usage: bool = Field(default=False, description="Send the usage before `[DONE]`.")
     include_obfuscation: bool | None = None

@@ -1,4 +1,4 @@
-"""What is no text of a language stays as it is, and the rest is translated."""
+"""Tags, times and code stay as they are, and the rest is translated."""
 
 from __future__ import annotations
 
