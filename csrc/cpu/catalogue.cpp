@@ -12,16 +12,6 @@
 namespace pybeam {
 namespace {
 
-// The edges of a node; a node outside has none. Throws unless they lie in the tree.
-Edges edges_of(const CatalogueTree& tree, int64_t node) {
-    if (node < 0 || node >= tree.num_inner) return {0, 0};
-    const Edges edges{tree.first[node], tree.first[node + 1]};
-    if (edges.begin < 0 || edges.begin > edges.end || edges.end > tree.num_edges) {
-        throw std::runtime_error("`first` must ascend from 0 to the number of edges");
-    }
-    return edges;
-}
-
 // The node that a token leads to; -1: there is none.
 int32_t child_of(const CatalogueTree& tree, int64_t node, int32_t token) {
     const Edges edges = edges_of(tree, node);
@@ -46,6 +36,15 @@ bool has(const uint32_t* words, int64_t node) { return words[node >> 5] >> (node
 
 }  // namespace
 
+Edges edges_of(const CatalogueTree& tree, int64_t node) {
+    if (node < 0 || node >= tree.num_inner) return {0, 0};
+    const Edges edges{tree.first[node], tree.first[node + 1]};
+    if (edges.begin < 0 || edges.begin > edges.end || edges.end > tree.num_edges) {
+        throw std::runtime_error("`first` must ascend from 0 to the number of edges");
+    }
+    return edges;
+}
+
 Columns::Columns(const CatalogueColumnsParams& params) : p_(params) {
     edges_.reserve(p_.num_rows);
     for (int64_t row = 0; row < p_.num_rows; ++row) {
@@ -66,10 +65,14 @@ const float* Columns::write_row(int64_t row, const void* logits) {
     static thread_local std::vector<float> values;
     values.resize(count + 1);
     poison(values.data(), values.size() * sizeof(float));
-    values[0] = node >= 0 && has(ends, node) ? at(logits, p_.eos_id) : -INFINITY;
+    const float* own = has_layers() ? static_cast<const float*>(logits) : nullptr;
+    const auto value = [&](int64_t place, int64_t token) {
+        return own != nullptr ? own[place] : at(logits, token);
+    };
+    values[0] = node >= 0 && has(ends, node) ? value(0, p_.eos_id) : -INFINITY;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t edge = edges.begin + i;
-        values[i + 1] = has(alive, edge + 1) ? at(logits, p_.tree.token[edge]) : -INFINITY;
+        values[i + 1] = has(alive, edge + 1) ? value(i + 1, p_.tree.token[edge]) : -INFINITY;
     }
     normalise(logits, values);
     float* out = p_.out + row * p_.num_columns;

@@ -1,6 +1,7 @@
 // The columns of rows of logits, which may be written in any order, on any thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -9,18 +10,23 @@
 
 namespace pybeam {
 
-// Edges of a node of a catalogue's tree.
-struct Edges {
-    int64_t begin;
-    int64_t end;
-};
-
 class Columns {
   public:
     // Throws std::runtime_error before anything would be read or written out of bounds.
     explicit Columns(const CatalogueColumnsParams& params);
 
-    // Writes and returns the columns of a row, whose logits [vocab_size] these are.
+    // Whether every row has a layer of its columns alone, which rows of a slot share.
+    bool has_layers() const { return p_.layer != nullptr; }
+    const LinearWeights* layer_of(int64_t row) const { return p_.layer[row]; }
+    // The first of the rows `row .. end` that has another layer than the first one, or `end`.
+    int64_t end_of_layer(int64_t row, int64_t end) const {
+        const auto* layer = p_.layer + row;
+        return std::find_if(layer, p_.layer + end, [&](auto one) { return one != *layer; }) -
+               p_.layer;
+    }
+
+    // Writes and returns the columns of a row, whose logits these are: [vocab_size], or those that
+    // its layer computes.
     const float* write_row(int64_t row, const void* logits);
 
     // Throws std::runtime_error if a token was no column of the logits.

@@ -38,12 +38,19 @@ struct Buffers {
 // Members of a team take tiles each of their own where there are this many for each of them.
 constexpr int64_t kTilesPerMember = 2;
 
+// Whether each row is multiplied by the columns alone that its beam chooses among.
+bool has_own_columns(const LayersParams& params) {
+    return params.columns != nullptr && params.columns->has_layers();
+}
+
 // Most rows of a tile. Logits of so few stay in a core's own cache until they are read, and their
 // memory is written again by the next tile. But each tile reads all weights, so there is one tile
 // where a cache has no room for them.
-int64_t tile_rows(const LinearWeights& output) {
+int64_t tile_rows(const LayersParams& params) {
     constexpr int64_t kRows = 15;  // whole beams of 5, and whole blocks of rows
     constexpr int64_t kMostBytes = 1 << 24;
+    if (has_own_columns(params)) return kRows;
+    const LinearWeights& output = params.output;
     const int64_t item = output.type == WeightType::kInt8      ? 1
                          : output.type == WeightType::kFloat32 ? 4
                                                                : 2;
@@ -227,7 +234,7 @@ class Member : Sublayers {
         prepare(LinearTasks(output, team_.size()),
                 [&](int64_t row) { make_input(p_.final_norm, row); });
         if (p_.selection == nullptr) return compute_logits(team_, output);
-        const std::vector<BeamTile> tiles = p_.selection->tiles(tile_rows(p_.output));
+        const std::vector<BeamTile> tiles = p_.selection->tiles(tile_rows(p_));
         const auto num_tiles = static_cast<int64_t>(tiles.size());
         if (team_.size() == 1 || num_tiles < kTilesPerMember * team_.size()) {
             for (const BeamTile& tile : tiles) choose(team_, tile, output, p_.out);
@@ -250,17 +257,27 @@ class Member : Sublayers {
         });
     }
 
-    // Chooses among the logits of a tile, for which there is room.
+    // Chooses among the logits of a tile, for which there is room. Rows with columns of their own
+    // come as many at a time as share them.
     void choose(const Team& team, const BeamTile& tile, const LinearParams& output,
                 float* logits) const {
-        compute_logits(team, rows_of(output, tile.first_row, tile.last_row, logits));
-        team.for_each(tile.num_rows(), [&](int64_t i) {
-            const int64_t row = tile.first_row + i, num = output.num_columns;
-            if (p_.edits != nullptr) edit_row(*p_.edits, row, logits + i * num, num);
-            const float* seen = logits + i * num;
-            if (p_.columns != nullptr) seen = p_.columns->write_row(row, seen);
-            p_.selection->read_row(row, seen);
-        });
+        for (int64_t first = tile.first_row, last; first < tile.last_row; first = last) {
+            last = tile.last_row;
+            LinearParams product = output;
+            if (has_own_columns(p_)) {
+                last = p_.columns->end_of_layer(first, last);
+                product = with_weights(output, *p_.columns->layer_of(first));
+            }
+            product = rows_of(product, first, last, logits);
+            compute_logits(team, product);
+            team.for_each(last - first, [&](int64_t i) {
+                const int64_t row = first + i, num = product.num_columns;
+                if (p_.edits != nullptr) edit_row(*p_.edits, row, logits + i * num, num);
+                const float* seen = logits + i * num;
+                if (p_.columns != nullptr) seen = p_.columns->write_row(row, seen);
+                p_.selection->read_row(row, seen);
+            });
+        }
         team.for_each(tile.last_beam - tile.first_beam,
                       [&](int64_t i) { p_.selection->finish_beam(tile.first_beam + i); });
     }
@@ -289,7 +306,9 @@ class Member : Sublayers {
 };
 
 int64_t work_of(const LayersParams& params) {
-    int64_t work = params.is_read() ? work_of(params.output) : 0;
+    // few columns are little work
+    const bool has_output = params.is_read() && !has_own_columns(params);
+    int64_t work = has_output ? work_of(params.output) : 0;
     for (const LayerWeights& layer : params.layers) {
         for (const LinearWeights* weights : {&layer.qkv, &layer.self_out, &layer.cross_query,
                                              &layer.cross_out, &layer.inner, &layer.inner_out}) {

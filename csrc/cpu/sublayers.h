@@ -132,6 +132,15 @@ class Sublayers {
         return params;
     }
 
+    // The same product with other weights.
+    static LinearParams with_weights(LinearParams params, const LinearWeights& weights) {
+        params.weight = weights.weight;
+        params.scale = weights.scale;
+        params.bias = weights.bias;
+        params.num_columns = weights.num_columns;
+        return params;
+    }
+
     // The rows `first .. last` of a product. Their results go to y.
     static LinearParams rows_of(LinearParams params, int64_t first, int64_t last, float* y) {
         const int64_t stride = prepared_stride(params.weight_type, params.depth);

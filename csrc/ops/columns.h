@@ -8,6 +8,7 @@
 #include "../scratch.h"
 #include "catalogue.h"
 #include "check.h"
+#include "slot_outputs.h"
 
 namespace pybeam {
 
@@ -15,9 +16,10 @@ namespace pybeam {
 class StepColumns {
   public:
     // Filters are those of slots, and `node` is where nodes of token trees [slots, nodes] are, or
-    // all rows of a slot [slots].
+    // all rows of a slot [slots]. Layers of columns are kept in `outputs`.
     StepColumns(TensorList arrays, const Tensor& line, const Tensor& node, int64_t eos_id,
-                bool eos_first, int64_t normalise) {
+                bool eos_first, int64_t normalise, SlotOutputs* outputs)
+        : outputs_(outputs) {
         const CatalogueArguments own(arrays);
         moves_ = node.dim() == 2;
         if (!moves_) check_dim("node", node, 1);
@@ -36,6 +38,15 @@ class StepColumns {
         columns_.normalise = normalise_of(normalise);
     }
 
+    // Lets these slots, the only ones from now on, compute their columns alone, where all rows of a
+    // slot have the same and nobody sums over others.
+    void pack(const LinearWeights& output, const Tensor& slot) {
+        if (moves_ || columns_.normalise == Normalise::kVocabulary) return;
+        outputs_->pack(output, walk_.tree, walk_.state, walk_.num_slots,
+                       static_cast<int32_t>(columns_.eos_id), slot);
+        is_packed_ = true;
+    }
+
     // Finds the nodes of these rows, whose trees and places are given, and their positions.
     // Prefixes are those of slots, `stride` apart.
     void walk(const CatalogueWalkParams& rows, const int32_t* position,
@@ -47,11 +58,13 @@ class StepColumns {
             " token trees, or for each of their nodes");
         int32_t *line = row_line_.room(num_rows), *num_generated = num_generated_.room(num_rows);
         int32_t* node = node_.room(num_rows);
+        const LinearWeights** layer = layer_.room(is_packed_ ? num_rows : 0);
         for (int64_t row = 0; row < num_rows; ++row) {
             const int64_t slot = rows.row_slot[row];
             PYBEAM_CHECK(slot >= 0 && slot < walk_.num_slots, "`slot` is out of range");
             line[row] = line_[slot];
             if (!moves_) node[row] = walk_.state[slot];
+            if (is_packed_) layer[row] = outputs_->of(slot);
             num_generated[row] = position[row] - prefix_length[slot * stride];
         }
         CatalogueWalkParams walk = rows;
@@ -62,6 +75,7 @@ class StepColumns {
         if (moves_) launch_catalogue_walk(walk);
         columns_.node = node;
         columns_.line = line;
+        columns_.layer = is_packed_ ? layer : nullptr;
         columns_.num_rows = num_rows;
         columns_.num_columns = most_edges(columns_.tree, node, num_rows) + 1;
         columns_.out = out_.room(num_rows * columns_.num_columns);
@@ -84,7 +98,10 @@ class StepColumns {
     bool moves_;           // else rows of a slot stay at its node
     const int32_t* line_;  // per slot
     CatalogueColumnsParams columns_{};
+    SlotOutputs* outputs_;
+    bool is_packed_ = false;
     Scratch<int32_t> node_, row_line_, num_generated_;  // per row
+    Scratch<const LinearWeights*> layer_;               // per row
     Scratch<float> out_;
 };
 

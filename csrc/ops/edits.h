@@ -143,6 +143,8 @@ class StepEdits {
   public:
     explicit StepEdits(EditList list) : list_(std::move(list)) {}
 
+    bool empty() const { return list_.empty(); }
+
     // The edits of these rows, until the next call; null if there are none.
     const EditParams* of(const EditedRows& rows, const Tree& tree, const Beams& beams,
                          const EosIds& eos) {

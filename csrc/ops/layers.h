@@ -96,6 +96,9 @@ class LayerProgram {
         run(given.out, inputs[0], inputs[1], given.cells, select);
     }
 
+    // The layer that computes logits, if there is one.
+    const LinearWeights& output() const { return params_.output; }
+
   private:
     // Runs the layers on tokens [rows] at places [rows] in the tables of positions.
     void run(const OptionalTensor& out, const Tensor& token, const Tensor& place,

@@ -68,6 +68,7 @@ struct PyBeamProgram {
         std::array<std::array<Lent, BeamProgram::kNumRowArrays>, 4> rows;
         Lent report;
         StepRows step_rows;
+        SlotOutputs outputs;
     };
 
     PyObject_HEAD Parts* parts;
@@ -102,6 +103,7 @@ inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*)
                                                                            Ref(Py_NewRef(beams)),
                                                                            Ref(Py_XNewRef(drafts)),
                                                                            std::move(program),
+                                                                           {},
                                                                            {},
                                                                            {},
                                                                            {}});
@@ -259,7 +261,7 @@ inline EditList edit_list_of(PyObject* given, int64_t num_slots) {
 }
 
 // The columns of a program's steps, see `StepColumns` in Python; nothing for None.
-inline std::optional<StepColumns> step_columns_of(PyObject* given) {
+inline std::optional<StepColumns> step_columns_of(PyObject* given, SlotOutputs* outputs) {
     if (given == Py_None) return std::nullopt;
     PyObject *arrays = nullptr, *line = nullptr, *node = nullptr;
     long long eos_id = 0, num_columns = 0, normalise = 0;
@@ -270,7 +272,7 @@ inline std::optional<StepColumns> step_columns_of(PyObject* given) {
         throw PythonError();
     }
     return StepColumns(tensors_of(arrays), tensor_of(line), tensor_of(node), eos_id, eos_first != 0,
-                       normalise);
+                       normalise, outputs);
 }
 
 // run(layers, arguments, edits, columns, live, most, is_called) -> how many steps it has done, the
@@ -281,7 +283,7 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
         const LayerProgram& layers = layer_program_of(args[0]);
         LayerArguments given = layer_arguments(args[1]);
         StepEdits edits(edit_list_of(args[2], self->parts->program->num_slots()));
-        std::optional<StepColumns> columns = step_columns_of(args[3]);
+        std::optional<StepColumns> columns = step_columns_of(args[3], &self->parts->outputs);
         const Tensor live = tensor_of(args[4]);
         const int64_t most = int_of(args[5]);
         const bool* is_called =

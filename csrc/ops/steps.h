@@ -71,6 +71,8 @@ inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepR
     for (int64_t num_rows = 0;;) {  // those of the first step have been read
         try {
             if (done.num > 0) rows.read(beams, slot, num_rows, &given);
+            const bool may_pack = done.num == 0 && columns != nullptr && edits.empty();
+            if (may_pack) columns->pack(layers.output(), slot);
             count(&done.read);
             const auto run = [&](SelectParams& select) {
                 select.edits = beams.of_rows(edits);

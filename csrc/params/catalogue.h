@@ -7,6 +7,8 @@
 
 namespace pybeam {
 
+struct LinearWeights;
+
 // Edge e leads to node e + 1. Edges of node n are first[n] .. first[n + 1]; nodes from `num_inner`
 // on have none. Tokens ascend among the edges of a node.
 struct CatalogueTree {
@@ -15,6 +17,15 @@ struct CatalogueTree {
     int64_t num_edges;
     int64_t num_inner;
 };
+
+// Edges of a node.
+struct Edges {
+    int64_t begin;
+    int64_t end;
+};
+
+// A node outside has none. Throws std::runtime_error unless they lie in the tree.
+Edges edges_of(const CatalogueTree& tree, int64_t node);
 
 // Where the rows of a step are in the tree: `state` has the node of every node of a token tree.
 struct CatalogueWalkParams {
@@ -57,6 +68,9 @@ struct CatalogueColumnsParams {
     int64_t vocab_size;
     const int32_t* node;
     const int32_t* line;  // per row, its filter
+    // per row, a layer that computes nothing but its columns, that of EOS first, and whose results
+    // stand in place of logits; null: there is none
+    const LinearWeights* const* layer;
     int64_t num_rows;
     int64_t eos_id;
     bool eos_first;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import os
 import zlib
@@ -72,6 +73,11 @@ def vocabulary_map(path: str | os.PathLike[str]) -> Iterator[Rule]:
                 f"{line[:80]!r}"
             )
         yield Rule(number, source, targets.split())
+
+
+def is_vocabulary_map(path: str | os.PathLike[str]) -> bool:
+    """Whether the first line has one tab, as those of a `vmap.txt`. Raises as `lexical_table`."""
+    return any(line.count(b"\t") == 1 for _, line in itertools.islice(_lines(Path(path)), 1))
 
 
 def _probability(word: bytes) -> float | None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, flag, ids, real, whole
 from pybeam.shortlist import files
-from pybeam.text.tokenizer import load_vocabularies
+from pybeam.shortlist.vocabularies import Vocabularies, named_ids
 
 Grams = tuple[int, ...]
-Ids = Mapping[str, int]
-# the folder of a model, or the ids of its source and of its target tokens
-Vocabularies = str | os.PathLike[str] | tuple[Ids, Ids]
 # tokens of a rule; a source is looked through once for each length that rules have
 LONGEST_RULE = 16
 # lines of a table that are kept until pairs that came again are taken out
@@ -28,8 +24,9 @@ class Shortlist:
 
     `pybeam.shortlist.allowed_translations` puts it into an algorithm. It does not change, and any number of
     decoders and threads may share it. `from_lexical_table` and `from_vmap` read those of Marian and of
-    CTranslate2. A service of several processes sends a shortlist that a request brings to a process whole,
-    with each request, so a large one belongs in the algorithm.
+    CTranslate2, `load` either. Where they are told the folder of a model, no list holds what its files name
+    as start, end or padding. A service of several processes sends a shortlist that a request brings to a
+    process whole, with each request, so a large one belongs in the algorithm.
 
     Args:
         rules: target ids, by the neighbouring source ids that they may translate: one, or up to 16.
@@ -73,6 +70,21 @@ class Shortlist:
         return f"Shortlist({len(self._rules):,} rules, {len(self._always):,} always)"
 
     @classmethod
+    def load(cls, path: str | os.PathLike[str], vocabularies: Vocabularies) -> Shortlist:
+        """Read a file of Marian or of CTranslate2, as `from_lexical_table` or `from_vmap` does by default.
+
+        Args:
+            path: a lexical table, or a `vmap.txt`, whose first line has one tab.
+            vocabularies: the folder of the model, or the ids of source and of target tokens, by token.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not sound.
+        """
+        read = cls.from_vmap if files.is_vocabulary_map(path) else cls.from_lexical_table
+        return read(path, vocabularies)
+
+    @classmethod
     def from_lexical_table(
         cls,
         path: str | os.PathLike[str],
@@ -108,8 +120,8 @@ class Shortlist:
         whole("best", best, 0)
         real("least", least)
         flag("copies", copies)
-        source_ids, target_ids = _by_bytes(vocabularies)
-        without = frozenset(ids("without", without))
+        source_ids, target_ids, unwritten = named_ids(vocabularies)
+        without = unwritten.union(ids("without", without))
         # 16 bytes a pair, or a line of a few million
         pairs, probabilities, most = array("q"), array("d"), FOLDED_LINES
         for target, source, probability in files.lexical_table(path):
@@ -154,7 +166,7 @@ class Shortlist:
             FileNotFoundError: there is no such file.
             ValueError: the file is not sound.
         """
-        source_ids, target_ids = _by_bytes(vocabularies)
+        source_ids, target_ids, unwritten = named_ids(vocabularies)
         rules: dict[Grams, list[int]] = {}
         for number, source, targets in files.vocabulary_map(path):
             gram = [source_ids.get(token, -1) for token in source.split()]
@@ -166,7 +178,7 @@ class Shortlist:
             if min(gram, default=0) >= 0:
                 rules[tuple(gram)] = [target_ids[one] for one in targets if one in target_ids]
         always = rules.pop((), [])
-        return cls(rules, always, without=without)
+        return cls(rules, always, without=unwritten.union(ids("without", without)))
 
     def tokens_of(self, source: Sequence[int]) -> list[int]:
         """Return the target ids [n] that may stand in outputs of a source, ascending, without EOS.
@@ -174,14 +186,18 @@ class Shortlist:
         Raises:
             TypeError, ValueError: `source` is no list, array or tensor [S] of token ids.
         """
-        source = ids("source", source)
-        grams = {
-            tuple(source[i : i + size])
-            for size in self._sizes
-            for i in range(len(source) - size + 1)
-        }
-        lists = [self._rules[gram] for gram in grams if gram in self._rules]
-        return np.unique(np.concatenate([self._always, *lists])).tolist()
+        return self.listed(source).tolist()
+
+    def listed(self, source: Sequence[int]) -> np.ndarray:
+        """Return what `tokens_of` returns, as an array [n] int32."""
+        source, lists = ids("source", source), [self._always]
+        for size in self._sizes:
+            grams = set(zip(*(source[i:] for i in range(size)), strict=False))
+            lists += [self._rules[gram] for gram in grams if gram in self._rules]
+        tokens = np.sort(np.concatenate(lists))
+        is_first = np.ones(len(tokens), dtype=np.bool_)
+        np.not_equal(tokens[1:], tokens[:-1], out=is_first[1:])
+        return tokens[is_first]
 
     def check(self, vocab_size: int, eos_ids: Sequence[int]) -> None:
         """Check whether the lists fit a model.
@@ -244,34 +260,3 @@ def _most_likely(
     return {
         (one,): targets[:best].tolist() for one, targets in zip(found.tolist(), own, strict=False)
     }
-
-
-def _by_bytes(given: Any) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """Return the ids of source and target tokens, by the bytes of the token."""
-    if isinstance(given, str | os.PathLike):
-        found = load_vocabularies(given)
-        if found is None:
-            raise ArgumentError(
-                "vocabularies",
-                f"must be a folder with the files of a tokenizer, but {given} has none; give the ids of "
-                "source and of target tokens",
-            )
-        given = found
-    if not (
-        isinstance(given, tuple)
-        and len(given) == 2
-        and all(isinstance(one, Mapping) for one in given)
-    ):
-        raise TypeError(
-            "`vocabularies` must be the folder of a model, or the ids of its source and of its target "
-            f"tokens by token, but is {type(given).__name__}"
-        )
-    source, target = (
-        # a vocabulary in JSON may hold half a pair of surrogates
-        {
-            token.encode("utf-8", "surrogatepass"): one
-            for token, one in zip(own, ids("vocabularies", own.values()), strict=True)
-        }
-        for own in given
-    )
-    return source, target

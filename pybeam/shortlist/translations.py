@@ -24,6 +24,7 @@ from pybeam.shortlist.shortlist import Shortlist
 # there are edges behind the node of every slot
 LEAST_WIDTH = 2
 WORD = 32
+NO_TOKENS = torch.zeros(0, dtype=INT)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class AllowedTranslations(ColumnProcessor):
     """A slot's list is a tree of one level: its root is node 2s of the slot s, its edges are the tokens."""
 
     shortlist: Shortlist
-    tokens: tuple[int, ...] = field(default=(), repr=False)
+    tokens: Tensor = field(default=NO_TOKENS, repr=False, compare=False)
     by_source: bool = True
     stage: Stage = field(default="log_probs", init=False)
     per_request: ClassVar = ("shortlist", "tokens", "by_source")
@@ -45,7 +46,7 @@ class AllowedTranslations(ColumnProcessor):
     def parameters(self) -> tuple[Tensor, ...]:
         num, width = len(self.tokens), max(len(self.tokens), LEAST_WIDTH)
         token = torch.full((width,), -1, dtype=INT)
-        token[:num] = torch.tensor(self.tokens, dtype=INT)
+        token[:num] = self.tokens
         # the place of the last token; nothing is -1 where there is no source
         return token, torch.tensor(num - 1, dtype=INT)
 
@@ -63,12 +64,12 @@ class AllowedTranslations(ColumnProcessor):
         if isinstance(content, tuple) and content and not isinstance(content[0], Integral):
             # members of an ensemble read the same ids
             content = content[0]
-        tokens = tuple(self.shortlist.tokens_of(content))
+        tokens = torch.from_numpy(self.shortlist.listed(content))
         return dataclasses.replace(self, tokens=tokens, by_source=False)
 
     def can_narrow(self, eos_id: int, own: AllowedTranslations) -> bool:
         # ascending
-        ends = own.tokens[:1] + own.tokens[-1:]
+        ends = own.tokens[:1].tolist() + own.tokens[-1:].tolist()
         eos_first = self.shortlist.is_behind(eos_id)
         return self.shortlist.is_on_one_side(eos_id) and all(
             (token > eos_id) == eos_first for token in ends
@@ -135,8 +136,9 @@ def allowed_translations(shortlist: Shortlist) -> AllowedTranslations:
 
     Stage "log_probs". Per request: the shortlist. As the last processor, where EOS is less than all ids of
     the lists or greater, a step selects among the columns of the lists. A request whose own list has ids on
-    the other side of EOS ends that from then on, which changes no result. A model still computes all columns,
-    so a list changes outputs and saves next to no time.
+    the other side of EOS ends that from then on, which changes no result. On a CPU, where steps follow one
+    another natively and this is the only processor, a transformer computes the columns of the lists alone.
+    They are packed when a source begins, and take n times the bytes of a column for a list of n tokens.
 
     Args:
         shortlist: a `pybeam.Shortlist`.

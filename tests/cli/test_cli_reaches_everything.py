@@ -10,6 +10,7 @@ from pybeam import backends, compat, stopping
 from pybeam.cli import main
 from pybeam.cli.options.recipes import ARGUMENTS
 from pybeam.cli.options.search import STOPS, TAKEN
+from pybeam.shortlist import allowed_translations
 from support.paths import MODEL, ROOT
 
 LINES = ["Y dijo Dios: Sea la luz; y fué la luz.", "Y el rey dijo.", "Jesús lloró."]
@@ -170,6 +171,25 @@ def test_a_cache_that_the_model_does_not_have(arguments, tmp_path, capfd):
     lstm = ROOT / "examples" / "semantic_parsing" / "geo"
     assert main([*arguments, "--model", str(lstm), "--cache-dtype=bfloat16"]) == 1
     assert "--cache-dtype must be 'auto' for" in capfd.readouterr().err
+
+
+def test_a_shortlist(records, model, tmp_path, capfd):
+    """A lexical table, which leaves out what no output holds, or a map of tokens."""
+    table, mapped = tmp_path / "lex.s2t", tmp_path / "vmap.txt"
+    table.write_text("▁light ▁luz 0.8\n</s> ▁luz 0.1\n▁said ▁dijo 0.9\n", "utf-8")
+    mapped.write_text("\t▁And ▁he\n▁luz\t▁light\n▁dijo\t▁said </s>\n", "utf-8")
+    for path in (table, mapped):
+        rule = allowed_translations(pybeam.Shortlist.load(path, MODEL))
+        search = pybeam.fixed_beam(5, scoring=NORMALISED, processors=[rule])
+        results = pybeam.Decoder(model, search).decode(TOKENIZER.encode(LINES))
+        found = records("--shortlist", str(path))
+        for record, result in zip(found, results, strict=True):
+            assert record["hypotheses"][0]["text"] == TOKENIZER.decode(result.hypotheses[0].tokens)
+    assert {word for one in found for word in one["hypotheses"][0]["text"].split()} <= {
+        *("And", "he", "light", "said")
+    }
+    assert main(["translate", "--model", str(MODEL), "--shortlist", str(tmp_path / "none")]) == 1
+    assert "none" in capfd.readouterr().err
 
 
 def test_alignment(records, model):

@@ -1,5 +1,7 @@
 """Beams choose among logits that nobody keeps, a few rows at a time: the bits of `step` and `select`."""
 
+import copy
+import dataclasses
 from functools import cache
 
 import pytest
@@ -7,7 +9,13 @@ import torch
 
 import pybeam
 from pybeam import backends
+from pybeam.backends.int4 import quantise_groups
+from pybeam.backends.packing import quantise
 from pybeam.engine.engine import Engine
+from pybeam.models.int4 import Int4Linear
+from pybeam.models.linear import PackedLinear
+from pybeam.models.transformer.model import TransformerSession
+from pybeam.shortlist import allowed_translations
 from support.laws import essence
 from support.paths import MODEL
 
@@ -30,19 +38,63 @@ def model():
     return pybeam.load_model(str(MODEL))
 
 
+@pytest.fixture
+def sources(num_threads):
+    """Those of a batch that so many threads share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    yield [[3 + (7 * i + 5 * j) % 900 for j in range(1 + i % 4)] for i in range(17 * num_threads)]
+    torch.set_num_threads(before)
+
+
+def one_by_one(decoder, sources, monkeypatch):
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    return essence(decoder.decode(sources))
+
+
 @pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_nobody_needs_the_logits(name, num_threads, monkeypatch):
-    sources = [
-        [3 + (7 * i + 5 * j) % 900 for j in range(1 + i % 4)] for i in range(17 * num_threads)
-    ]
+def test_nobody_needs_the_logits(name, num_threads, sources, monkeypatch):
     decoder = pybeam.Decoder(model(), ALGORITHMS[name], pybeam.Batch(64))
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        chosen = decoder.decode(sources)
-        monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-        assert essence(chosen) == essence(decoder.decode(sources))
-    finally:
-        torch.set_num_threads(before)
+    chosen = essence(decoder.decode(sources))
+    assert chosen == one_by_one(decoder, sources, monkeypatch)
+
+
+# a source lists 2 to 300 tokens
+SHORTLIST = pybeam.Shortlist(
+    {(i,): [5 + (13 * i + 29 * j) % 7900 for j in range(1 + i % 75)] for i in range(3, 903)}, [4]
+)
+# by what their weights are; no float16 holds those of the first exactly
+LAYERS = {
+    "float32": lambda w, b: PackedLinear(w * (1 + 2**-18), b),
+    "float16": lambda w, b: PackedLinear(w.half(), None),
+    "bfloat16": lambda w, b: PackedLinear(w.bfloat16(), b),
+    "narrow": lambda w, b: PackedLinear(w.bfloat16().view(torch.int16), b),
+    "int8": lambda w, b: PackedLinear(quantise(w), None),
+    "int4": lambda w, b: Int4Linear(quantise_groups(w), b),
+}
+UNTOUCHED = 7.0
+
+
+@pytest.mark.thinned(most=8)
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("name", ["greedy", "fixed", "held"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_source_needs_its_own_columns_alone(layer, name, num_threads, sources, monkeypatch):
+    own = copy.copy(model())
+    own.output = LAYERS[layer](own.output.weight, torch.linspace(-1, 1, own.vocab_size))
+    call, memory = TransformerSession.call, []
+
+    def noted(session, rows):
+        found = call(session, rows)
+        memory.append(found.arguments[0].fill_(UNTOUCHED))
+        return found
+
+    monkeypatch.setattr(TransformerSession, "call", noted)
+    rule = allowed_translations(SHORTLIST)
+    search = dataclasses.replace(ALGORITHMS[name], processors=(rule,))
+    decoder = pybeam.Decoder(own, search, pybeam.Batch(64))
+    chosen = essence(decoder.decode(sources))
+    assert 4 * int((memory[-1] != UNTOUCHED).sum()) < memory[-1].numel()
+    assert chosen == one_by_one(decoder, sources, monkeypatch)

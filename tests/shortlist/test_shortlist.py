@@ -82,6 +82,19 @@ def test_a_folder_names_its_tokens(tmp_path):
     assert shortlist.tokens_of(tokenizer.encode("cielo")) == tokenizer.encode_target("heaven")
 
 
+def test_what_a_file_is(tmp_path):
+    """A folder says what no output holds."""
+    vocabularies = SOURCE, TARGET
+    mapped = tmp_path / "any.txt"
+    mapped.write_text("\nuno\ttwo three\n", "utf-8")
+    assert pybeam.Shortlist.load(mapped, vocabularies).tokens_of([3]) == [3, 4]
+    # the first 100 tokens
+    assert pybeam.Shortlist.load(table(tmp_path), vocabularies).tokens_of([9]) == [0, 1, 2, 3, 4, 5]
+    folder = "examples/models/bible-es-en"
+    path = table(tmp_path, "▁heaven ▁cielo 0.9\n")
+    assert pybeam.Shortlist.load(path, folder).tokens_of([5]) == [*range(3, 100)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

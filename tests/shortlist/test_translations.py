@@ -113,7 +113,7 @@ def test_a_source_of_no_tokens(source):
     [result] = decoder.decode([pybeam.Request(source)])
     assert result.stop_reason == "empty_source"
     own = RULE.of_source(source, [])
-    assert own.tokens == (2,)
+    assert own.tokens.tolist() == [2]
 
 
 def test_lists_grow_while_others_are_decoded(backend):

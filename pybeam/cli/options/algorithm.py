@@ -151,7 +151,15 @@ class AlgorithmOptions(
         path = Path(directory, "generation_config.json")
         with as_failures():
             config = read_json(path) if path.exists() else {}
+            if self.shortlist is not None:
+                more = (*more, self._allowed_translations(self.shortlist, directory))
         return self.build(config, unk_id, more)
+
+    @staticmethod
+    def _allowed_translations(path: str, directory: str) -> Processor:
+        from pybeam.shortlist import Shortlist, allowed_translations
+
+        return allowed_translations(Shortlist.load(path, directory))
 
     def build(
         self,

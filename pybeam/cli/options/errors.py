@@ -13,6 +13,7 @@ OPTIONS = {
     "n": "--batch-size",
     "tokens": "--batch-tokens",
     "path": "--model",
+    "vocabularies": "--model",
     "sequences": "--suppress",
 }
 # errors of the library for wrong values and files, and for missing optional packages

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal, get_args
 
 import click
 
-from pybeam.cli.options.declare import Count, Parsed, Positive, Whole, option, section
+from pybeam.cli.options.declare import (
+    Count,
+    FilePath,
+    Parsed,
+    Positive,
+    Whole,
+    option,
+    section,
+)
 from pybeam.cli.options.recipes import Recipe
 
 DEFAULT_ALGORITHM, DEFAULT_WIDTH, DEFAULT_DIVERSITY_PENALTY = "fixed", 5, 0.5
@@ -236,6 +244,9 @@ class Processing:
         no_repeat_ngram: No N tokens in a row twice in a hypothesis; 3 or 4 is usual.
         suppress: Never write this token, or these tokens in a row; may be given many times.
         no_unk: Never write the token for unknown words.
+        shortlist: Write likely translations of the source's tokens alone, which takes less time. A lexical
+            table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt. Of a table count the 100
+            most likely translations of each token, and the first 100 tokens of the vocabulary always.
         without: Leave out this setting of the model's generation_config.json, such as bad_words_ids or
             min_length; may be given many times.
     """
@@ -246,6 +257,7 @@ class Processing:
     no_repeat_ngram: Count | None = option("N")
     suppress: tuple[TokenIds, ...] = option("ID[,ID...]", ())
     no_unk: bool = False
+    shortlist: FilePath | None = option("FILE")
     without: tuple[str, ...] = option("SETTING", ())
 
 

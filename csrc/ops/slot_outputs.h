@@ -1,0 +1,85 @@
+// Output layers of slots, each with the columns alone that its rows choose among.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "../params/catalogue.h"
+#include "../params/panels.h"
+#include "../scratch.h"
+#include "check.h"
+
+namespace pybeam {
+
+// They are kept until a slot has other columns, because packing them takes as long as a few rows of
+// a product with all columns.
+class SlotOutputs {
+  public:
+    // The layer of a slot that has been packed: the column of EOS, then those of its tokens.
+    const LinearWeights* of(int64_t slot) const { return &layers_[slot].weights; }
+
+    // Packs the layers of these slots whose columns are not there. The tokens of a slot are those
+    // of the edges of its node.
+    void pack(const LinearWeights& output, const CatalogueTree& tree, const int32_t* node,
+              int64_t num_slots, int32_t eos_id, const Tensor& slot) {
+        const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
+        if (std::ssize(layers_) < num_slots) layers_.resize(num_slots);
+        copies_.clear();
+        for (int64_t a = 0; a < slot.numel(); ++a) {
+            const int64_t p = given[a];
+            PYBEAM_CHECK(p >= 0 && p < num_slots, "`slot` is out of range");
+            const Edges edges = edges_of(tree, node[p]);
+            columns_.assign(tree.token + edges.begin, tree.token + edges.end);
+            columns_.insert(columns_.begin(), eos_id);
+            Layer& layer = layers_[p];
+            if (layer.source == output.weight && layer.columns == columns_) continue;
+            check(output);
+            layer.columns = columns_;
+            copies_.push_back(layer.copy_of(output));
+        }
+        launch_copy_columns(copies_.data(), std::ssize(copies_), num_threads());
+    }
+
+  private:
+    struct alignas(64) CacheLine {
+        char bytes[64];
+    };
+
+    struct Layer {
+        // What makes it a layer of its columns.
+        ColumnCopyParams copy_of(const LinearWeights& output) {
+            const auto size = static_cast<int64_t>(columns.size());
+            const int64_t num_panels = (size + kPanel - 1) / kPanel;
+            const int64_t bytes = num_panels * panel_bytes(output.type, output.depth);
+            char* const room = panels.room(bytes / int64_t{sizeof(CacheLine)})->bytes;
+            source = output.weight;
+            weights = output;
+            weights.weight = room;
+            weights.num_columns = size;
+            if (output.scale != nullptr) weights.scale = scale.room(size);
+            if (output.bias != nullptr) weights.bias = bias.room(size);
+            return {output, columns.data(), size, room, scale.get(), bias.get()};
+        }
+
+        const void* source = nullptr;  // the weights of which they are columns
+        std::vector<int32_t> columns;
+        LinearWeights weights{};
+        Scratch<CacheLine> panels;
+        Scratch<float> scale, bias;
+    };
+
+    void check(const LinearWeights& output) const {
+        const bool is_sound = std::all_of(columns_.begin(), columns_.end(), [&](int32_t column) {
+            return column >= 0 && column < output.num_columns;
+        });
+        PYBEAM_CHECK(is_sound && std::ssize(columns_) <= output.num_columns,
+                     "`token` must hold columns of the logits");
+    }
+
+    std::vector<Layer> layers_;
+    // of one call
+    std::vector<int32_t> columns_;
+    std::vector<ColumnCopyParams> copies_;
+};
+
+}  // namespace pybeam
