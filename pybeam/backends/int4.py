@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.backends.memory import large_array
+from pybeam.backends.memory import weight_array
 from pybeam.backends.packing import PANEL, TURNED, Quantised
 
 # neighbours of a row that share a scale, `kGroup` in C++
@@ -78,7 +78,7 @@ def pack(weight: Quantised) -> Tensor:
     q, scale = weight
     groups = scale.shape[1]
     shape = -(-len(q) // PANEL), groups, PANEL * (GROUP // 2) + SCALE_BYTES
-    packed = large_array(shape, torch.uint8)
+    packed = weight_array(shape, torch.uint8)
     num = max(1, TURNED // max(1, PANEL * q.shape[1]))  # panels at a time
     parts = packed.split(num), q.split(num * PANEL), scale.split(num * PANEL)
     for panels, own_q, own_scale in zip(*parts, strict=True):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,12 @@ from pybeam.backends import poison
 
 # of memory that processors address as one; smaller arrays stay in a cache
 HUGE_PAGE = 1 << 21
+# pages that are mapped together for weights; those that nobody touches cost nothing
+ARENA = 32 * HUGE_PAGE
+# smaller weights are a few pages of the usual size, and do not lie beside others
+LEAST = 1 << 16
+# of a cache line, where arrays begin
+LINE = 64
 
 
 @contextlib.contextmanager
@@ -29,21 +36,80 @@ def on_host() -> Iterator[None]:
         yield
 
 
+class Arena:
+    """Arrays in huge pages, one behind the other.
+
+    Their memory is given back when the last of them is gone.
+
+    Args:
+        least: how many bytes are mapped at once, at least.
+    """
+
+    _pages: mmap.mmap
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+        self._next = self._end = 0
+
+    def array(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return memory for an array that is not empty; elsewhere if the system has no huge pages."""
+        num = math.prod(shape)
+        size = -(-num * dtype.itemsize // LINE) * LINE
+        if self._next + size > self._end and not self._map(max(size, self._least)):
+            return torch.empty(shape, dtype=dtype)
+        array = torch.frombuffer(self._pages, dtype=dtype, count=num, offset=self._next)
+        self._next += size
+        poison.forget([array])
+        return array.view(shape)
+
+    def _map(self, size: int) -> bool:
+        """Go on in new memory of so many bytes. Returns whether there is any in huge pages."""
+        if not hasattr(mmap, "MADV_HUGEPAGE"):
+            return False
+        try:
+            # a page more, so that arrays begin where a page does
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            pages = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
+            first = -torch.frombuffer(pages, dtype=torch.uint8).data_ptr() % HUGE_PAGE
+            # one at the end would hold little
+            pages.madvise(mmap.MADV_HUGEPAGE, first, size // HUGE_PAGE * HUGE_PAGE)
+        except OSError:
+            # a kernel without them, or a limit of memory, which `torch.empty` says better
+            return False
+        self._pages, self._next, self._end = pages, first, first + size
+        return True
+
+
+_together: ContextVar[Arena | None] = ContextVar("_together", default=None)
+
+
+@contextlib.contextmanager
+def weights_together() -> Iterator[None]:
+    """Within this, arrays of `weight_array` lie in one arena, which is nobody else's.
+
+    So the small matrices of a model lie in huge pages, too, and none of its memory outlives it.
+    """
+    token = _together.set(Arena(ARENA))
+    try:
+        yield
+    finally:
+        _together.reset(token)
+
+
+def weight_array(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return memory for weights that stay as long as their model, beside others of `weights_together`."""
+    arena = _together.get()
+    if arena is None or math.prod(shape) * dtype.itemsize < LEAST:
+        return large_array(shape, dtype)
+    return arena.array(shape, dtype)
+
+
 def large_array(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return memory in huge pages where it takes many pages and the system has such ones.
 
     A step reads all weights of a large model and all keys and values of its sources, and waits for
     nothing else.
     """
-    size = math.prod(shape) * dtype.itemsize
-    if size < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if math.prod(shape) * dtype.itemsize < HUGE_PAGE:
         return torch.empty(shape, dtype=dtype)
-    # a page more, so that numbers begin where a page does; what nobody touches costs nothing
-    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory = torch.frombuffer(pages, dtype=torch.uint8)
-    first = -memory.data_ptr() % HUGE_PAGE
-    # a huge page at the end would hold little
-    pages.madvise(mmap.MADV_HUGEPAGE, first, size // HUGE_PAGE * HUGE_PAGE)
-    array = memory[first : first + size].view(dtype).view(shape)
-    poison.forget([array])
-    return array
+    return Arena().array(shape, dtype)

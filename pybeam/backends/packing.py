@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.backends.memory import large_array
+from pybeam.backends.memory import weight_array
 
 Fill = Callable[[Tensor, Tensor], None]
 # columns of a panel, `kPanel` in C++
 PANEL = 64
 # integers are -LARGEST to LARGEST, so that the largest weight or input of a row is exact
 LARGEST = 127
-# how many weights are looked at and how many are turned at a time, of which threads have their share
-CHUNK, TURNED = 1 << 16, 1 << 20
+# how many weights are looked at and how many are turned at a time, of which threads have their share; several
+# copies of these are made, and malloc keeps large ones
+CHUNK, TURNED = 1 << 16, 1 << 18
 # torch's annotations lack it
 INT4: torch.dtype = torch.int4  # type: ignore[attr-defined]
 # dtypes of weights that are integers
@@ -86,7 +87,7 @@ def _holds(weight: Tensor, dtype: torch.dtype) -> bool:
 def _panels(weight: Tensor, dtype: torch.dtype, group: int, fill: Fill) -> Tensor:
     """Pack W [out, in] as [out / 64, in / group, 64, group], some panels at a time."""
     num_columns, depth = weight.shape
-    packed = large_array((-(-num_columns // PANEL), -(-depth // group), PANEL, group), dtype)
+    packed = weight_array((-(-num_columns // PANEL), -(-depth // group), PANEL, group), dtype)
     # a group is moved as one number
     numbers = (packed if group == 1 else packed.view(torch.int32)).squeeze(3)
     num = max(1, TURNED // max(1, PANEL * depth))

@@ -4,7 +4,7 @@ It is for tests, and nothing depends on it. A read of such memory is found by it
 an id is out of range. Two kinds of memory are poisoned:
 
 * New memory. torch itself fills tensors that nobody initialises. It does so where algorithms must be
-  deterministic, so they must be. `large_array` fills its own memory. ``csrc/scratch.h`` fills the memory that
+  deterministic, so they must be. `Arena` fills its own memory. ``csrc/scratch.h`` fills the memory that
   kernels work in, and the tensors of C++ operators.
 * Memory that is used again: cells and pages that nobody sees, lines of slots that are empty, places behind
   the last one that counts. Its owner calls `forget` or `forget_behind`. Both do nothing without the variable.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pybeam.arguments import ArgumentError, names_checked
-from pybeam.backends.memory import on_host
+from pybeam.backends.memory import on_host, weights_together
 from pybeam.backends.packing import INT4, INTEGERS
 from pybeam.models.checkpoint import Checkpoint, quantised_dtype
 from pybeam.models.linear import ACTIVATIONS
@@ -56,6 +56,7 @@ DTYPES = {
 
 @names_checked
 @on_host()
+@weights_together()
 def load_model(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     device: str | torch.device = "auto",
