@@ -96,10 +96,14 @@ class ServedModel:
         tags = tokenizers.languages if tokenizers else ([], [])
         self.has_tags = bool(tags[1])
         named = PAIR.fullmatch(name)
-        sources, targets = (tuple(tags[i]) or (named and (named[i + 1],)) or None for i in range(2))
+        self._continues = tokenizers is not None and tokenizers.reads_prompts
+        # a language model translates nothing, unless its name says so
+        unnamed = () if self._continues else None
+        sources, targets = (
+            tuple(tags[i]) or (named and (named[i + 1],)) or unnamed for i in range(2)
+        )
         self.languages = Languages(sources, targets)
         self._takes_source_tag = bool(tags[0])
-        self._continues = tokenizers is not None and tokenizers.reads_prompts
         vocabularies = load_vocabularies(directory) or ({}, {})
         self._pieces = {i: piece for piece, i in vocabularies[1].items()}
         # what turns recordings into sources

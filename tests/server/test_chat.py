@@ -12,7 +12,7 @@ import pybeam
 from pybeam import processors
 from pybeam.server.biases import biases_of, with_biases
 from pybeam.server.log_probs import bytes_of
-from pybeam.server.models import ServedModel
+from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.tool_calls import split_calls
 from pybeam.text.chat import ChatTemplate
 from pybeam.text.tokenizer import Tokenizers
@@ -317,6 +317,12 @@ def test_what_is_refused(model, body, field):
 def test_a_model_that_knows_no_chats():
     [found] = asked(server_app.served(), {})
     assert found["error"]["param"] == "messages" and "language model" in found["error"]["message"]
+
+
+def test_a_language_model_is_asked_for_no_translation(model):
+    models = ServedModels({"tiny": model, "es-en": server_app.served()})
+    assert models.pick(None, "es", "en").name == "es-en" and models.pick(None).name == "tiny"
+    assert models.targets() == {"es": ["en"]}
 
 
 def test_a_client_may_ask_for_more_tokens_than_there_is_room_for(model, generator):
