@@ -57,6 +57,8 @@ def set_up(level: str) -> None:
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
     # such as that a recording seems to be cut
     logging.captureWarnings(True)
+    # which the lines do not say
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # a full disk under the logs must not write tracebacks about itself
     logging.raiseExceptions = False
 
@@ -76,11 +78,13 @@ class Trace:
         """Take the ids from the headers; make those that are missing or malformed."""
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         parent = TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").decode("latin-1"))
+        # the system is asked once for all of them
+        made = secrets.token_hex(40)
         return cls(
-            given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16),
-            parent[1] if parent else secrets.token_hex(16),
+            given if REQUEST_ID.fullmatch(given) else made[:32],
+            parent[1] if parent else made[32:64],
             parent[2] if parent else None,
-            secrets.token_hex(8),
+            made[64:],
             parent[3] if parent else "00",
         )
 
