@@ -340,6 +340,8 @@ def address(drawing):
         yield f"{url}/v1"
 
 
+# the package takes seconds to import
+@pytest.mark.slow
 def test_openai_chats(address):
     package = pytest.importorskip("openai", reason="the package openai is in the extra `test`")
     how = {"model": "tiny", "messages": CHAT, "seed": 5, "max_completion_tokens": 8}

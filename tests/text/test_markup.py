@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybeam.text.markup import html, subtitles
@@ -33,6 +33,7 @@ def test_html(text, texts):
 
 
 @pytest.mark.parametrize("split", [html, subtitles])
+@settings(max_examples=40)
 @given(text=st.text("<>a/!- \"'&1:,\n{\\}", max_size=60))
 def test_nothing_is_lost(split, text):
     found = split(text)

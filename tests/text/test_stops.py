@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybeam.text.stops import Stops
@@ -19,6 +19,7 @@ def ended(text: str, strings: list[str]) -> str:
     return text
 
 
+@settings(max_examples=40)
 @given(LETTERS, st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
 def test_what_is_shown_stays_and_nothing_of_a_stop_string_is_shown(text, strings):
     stops = Stops(strings)
