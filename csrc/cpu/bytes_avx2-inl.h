@@ -9,6 +9,8 @@ using Sums = __m256i;
 // An input of a group of four is an int16, because products of bytes take an instruction more: to
 // move the sign of the weight to the input. The even ones of a group come first.
 using Input = int16_t;
+// Where input k stands among the integers of its row.
+constexpr int64_t place_of(int64_t k) { return (k & ~3) | (k & 1) << 1 | (k & 2) >> 1; }
 
 // Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
 inline void store_rounded(Input* out, Vec a) {
@@ -56,6 +58,8 @@ inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
 }
 
 inline Sums broadcast_sums(int32_t x) { return _mm256_set1_epi32(x); }
+// a + 128 b.
+inline Sums add_high(Sums a, Sums b) { return _mm256_add_epi32(a, _mm256_slli_epi32(b, 7)); }
 inline Vec to_floats(Sums a) { return _mm256_cvtepi32_ps(a); }
 
 // Products are those of weights + 128, so sums begin at -128 times the sum of x.

@@ -5,6 +5,8 @@
 constexpr int kSumsRows = 4, kSumsVecs = 4;  // rows and sums that fit the registers
 
 using Input = int8_t;
+// Where input k stands among the integers of its row.
+constexpr int64_t place_of(int64_t k) { return k; }
 using Sums = __m512i;
 
 // Weights of kWidth columns: their absolute values, and a bit for each one below zero.
@@ -41,6 +43,8 @@ inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
 }
 
 inline Sums broadcast_sums(int32_t x) { return _mm512_set1_epi32(x); }
+// a + 128 b.
+inline Sums add_high(Sums a, Sums b) { return _mm512_add_epi32(a, _mm512_slli_epi32(b, 7)); }
 inline Vec to_floats(Sums a) { return _mm512_cvtepi32_ps(a); }
 
 // Sums begin at zero.

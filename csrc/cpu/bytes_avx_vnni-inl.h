@@ -4,6 +4,8 @@
 constexpr int kSumsRows = 6, kSumsVecs = 2;  // rows and sums that fit the registers
 
 using Input = int8_t;
+// Where input k stands among the integers of its row.
+constexpr int64_t place_of(int64_t k) { return k; }
 using Sums = __m256i;
 using ByteVec = __m256i;
 
@@ -31,6 +33,8 @@ inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
 }
 
 inline Sums broadcast_sums(int32_t x) { return _mm256_set1_epi32(x); }
+// a + 128 b.
+inline Sums add_high(Sums a, Sums b) { return _mm256_add_epi32(a, _mm256_slli_epi32(b, 7)); }
 inline Vec to_floats(Sums a) { return _mm256_cvtepi32_ps(a); }
 
 // Products are those of weights + 128, so sums begin at -128 times the sum of x.

@@ -4,6 +4,8 @@
 constexpr int kSumsRows = 2, kSumsVecs = 4;  // rows and sums that fit the registers
 
 using Input = int8_t;
+// Where input k stands among the integers of its row.
+constexpr int64_t place_of(int64_t k) { return k; }
 typedef int32_t Sums __attribute__((vector_size(16)));
 
 // Weights of kWidth columns.
@@ -36,6 +38,8 @@ inline Sums add_products(Sums acc, ByteVec weight, const Input* x) {
 }
 
 inline Sums broadcast_sums(int32_t x) { return Sums{x, x, x, x}; }
+// a + 128 b.
+inline Sums add_high(Sums a, Sums b) { return a + b * 128; }
 inline Vec to_floats(Sums a) { return __builtin_convertvector(a, Vec); }
 
 // Sums begin at zero.

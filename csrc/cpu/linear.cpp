@@ -27,12 +27,14 @@ void set_memory(LinearParams* params) {
     static thread_local Scratch<int8_t> values;
     static thread_local Scratch<float> scales;
     static thread_local Scratch<int32_t> offsets;
+    static thread_local Scratch<LargeInput> large;
     const int64_t rows = params->num_rows;
     const int64_t stride = prepared_stride(params->weight_type, params->depth);
     const int64_t num = num_offsets(params->weight_type, params->depth);
     int8_t* rounded = values.room(rows * stride);
     params->rounded_x = rounded;
     params->int8_x = {rounded, stride, scales.room(rows), offsets.room(rows * num), num};
+    if (params->keeps_large) params->int8_x.large = large.room(rows * kNumLarge);
 }
 
 }  // namespace

@@ -4,12 +4,11 @@
 // Smaller rows count as zero: the inverse of their scale is no float.
 constexpr float kLeastMagnitude = 0x1p-100f;
 
-// The largest |x| of a row, NaN if it holds NaN or infinities.
-inline float magnitude_of(const float* x, int64_t depth) {
-    constexpr int kChains = 2;  // a chain of its own would wait for every sum
-    const Vec zero = broadcast(0.0f);
-    Vec most[kChains];
-    for (int i = 0; i < kChains; ++i) most[i] = zero;
+constexpr int kChains = 2;  // a chain of its own would wait for every maximum
+
+// The largest |x| of each lane, NaN and infinities included.
+inline void find_magnitudes(const float* x, int64_t depth, Vec (&most)[kChains]) {
+    for (int i = 0; i < kChains; ++i) most[i] = broadcast(0.0f);
     int64_t k = 0;
     for (; k + kChains * kWidth <= depth; k += kChains * kWidth) {
         for (int i = 0; i < kChains; ++i) {
@@ -19,21 +18,89 @@ inline float magnitude_of(const float* x, int64_t depth) {
     for (; k < depth; k += kWidth) {
         most[0] = larger_magnitude(most[0], load_some(x + k, depth - k, 0.0f));
     }
-    const Vec of_lanes = larger_magnitude(most[0], most[1]);
-    // a product with zero is NaN for NaN and infinities
-    return sum(mul(of_lanes, zero)) == 0.0f ? largest(of_lanes) : NAN;
 }
 
-// q = round(x * 127 / max |x|). A row with NaN or infinities gets the scale NaN, so that all its
-// products are NaN.
+// The largest |x| of a row, NaN if it holds NaN or infinities.
+inline float magnitude_of(const Vec (&most)[kChains]) {
+    const Vec of_lanes = larger_magnitude(most[0], most[1]);
+    // a product with zero is NaN for NaN and infinities
+    return sum(mul(of_lanes, broadcast(0.0f))) == 0.0f ? largest(of_lanes) : NAN;
+}
+
+// The largest magnitudes in descending order, and where they stand. Zeros are none.
+struct Largest {
+    float value[kNumLarge + 1] = {};
+    int64_t place[kNumLarge + 1] = {};
+
+    void add(float magnitude, int64_t at) {
+        if (!(magnitude > value[kNumLarge])) return;
+        int64_t i = kNumLarge;
+        for (; i > 0 && magnitude > value[i - 1]; --i) {
+            value[i] = value[i - 1];
+            place[i] = place[i - 1];
+        }
+        value[i] = magnitude;
+        place[i] = at;
+    }
+};
+
+// Those of a row without NaN.
+inline Largest largest_of(const float* x, int64_t depth, const Vec (&most)[kChains]) {
+    float of_lanes[kChains * kWidth];
+    for (int i = 0; i < kChains; ++i) store(of_lanes + i * kWidth, most[i]);
+    Largest lanes, found;
+    for (int i = 0; i < kChains * kWidth; ++i) lanes.add(of_lanes[i], i);
+    // few numbers are as large as this one, which is none but where few lanes have others than zero
+    const Vec bound = broadcast(-lanes.value[kNumLarge]);
+    for (int64_t k = 0; k < depth; k += kWidth) {
+        const Vec part = k + kWidth <= depth ? load(x + k) : load_some(x + k, depth - k, 0.0f);
+        for (uint32_t left = greater_equal(bound, negative_abs(part)); left != 0;
+             left &= left - 1) {
+            const int64_t at = k + __builtin_ctz(left);
+            if (at < depth) found.add(std::fabs(x[at]), at);
+        }
+    }
+    return found;
+}
+
+// Splits the integers of inputs above a magnitude, which stands for 127, into two parts each.
+inline void split_large(const float* x, float magnitude, const Largest& largest,
+                        const Int8Rows& out) {
+    Input* const values = reinterpret_cast<Input*>(out.values);
+    for (int64_t i = 0; i < kNumLarge; ++i) {
+        LargeInput& large = out.large[i];
+        large = {};
+        if (!(largest.value[i] > magnitude)) continue;
+        const int64_t place = largest.place[i];
+        const auto q = static_cast<int32_t>(std::lrint(x[place] * (127.0f / magnitude)));
+        const int32_t high = (q + 64) >> 7;
+        large.group = place / 4;
+        Input* const four = reinterpret_cast<Input*>(large.high);
+        four[place_of(place % 4)] = static_cast<Input>(high);
+        values[place_of(place)] = static_cast<Input>(q - 128 * high);
+    }
+}
+
+// q = round(x * 127 / max |x|), or with large inputs, which are split, round(x * 127 / the largest
+// of the others). A row with NaN or infinities gets the scale NaN, so that all its products are
+// NaN.
 inline void quantise_row(const float* x, int64_t depth, const Int8Rows& out) {
-    const float magnitude = magnitude_of(x, depth);
+    Vec most[kChains];
+    find_magnitudes(x, depth, most);
+    float magnitude = magnitude_of(most);
+    Largest largest;
+    if (out.large != nullptr && !std::isnan(magnitude)) {
+        largest = largest_of(x, depth, most);
+        // a large one has 128 times the range of others
+        magnitude = std::fmax(largest.value[kNumLarge], magnitude / 128.0f);
+    }
     const int64_t size = out.stride / int64_t{sizeof(Input)};
     Input* const values = reinterpret_cast<Input*>(out.values);
     if (!(magnitude >= kLeastMagnitude)) {
         *out.scale = std::isnan(magnitude) ? NAN : 0.0f;
         std::memset(out.offset, 0, out.num_offsets * sizeof *out.offset);
         std::memset(values, 0, out.stride);
+        if (out.large != nullptr) std::memset(out.large, 0, kNumLarge * sizeof *out.large);
         return;
     }
     *out.scale = magnitude / 127.0f;
@@ -47,9 +114,13 @@ inline void quantise_row(const float* x, int64_t depth, const Int8Rows& out) {
         store_rounded(block, mul(load_some(x + k, depth - k, 0.0f), inverse));
         std::memcpy(values + k, block, (size - k < kWidth ? size - k : kWidth) * sizeof(Input));
     }
+    if (out.large != nullptr) split_large(x, magnitude, largest, out);
     const int64_t span = size / out.num_offsets;
     for (int64_t i = 0; i < out.num_offsets; ++i) {
         out.offset[i] = offset_of(values + i * span, span);
+    }
+    for (int64_t i = 0; out.large != nullptr && i < kNumLarge; ++i) {
+        *out.offset += 128 * offset_of(reinterpret_cast<const Input*>(out.large[i].high), 4);
     }
 }
 
@@ -260,13 +331,31 @@ inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const W*
     });
 }
 
+// What comes before the products of a row in kWidth columns: its offset, and large inputs.
+inline Sums sums_before(const Int8Rows& rows, const Bytes* panel, int64_t row, int64_t column) {
+    const Sums offset = broadcast_sums(rows.offset[row]);
+    if (rows.large == nullptr) return offset;
+    const LargeInput* const large = rows.large + row * kNumLarge;
+    Sums high = broadcast_sums(0);
+    for (int64_t i = 0; i < kNumLarge; ++i) {
+        const ByteVec weight = load_bytes(panel[large[i].group * kPanel + column].byte);
+        high = add_products(high, weight, reinterpret_cast<const Input*>(large[i].high));
+    }
+    return add_high(offset, high);
+}
+
+// And before those of a row with a group of int4.
+inline Sums sums_before(const Int8Rows& rows, const Int4Group* /*panel*/, int64_t row,
+                        int64_t group) {
+    return broadcast_sums(rows.offset[row * rows.num_offsets + group]);
+}
+
 // The same for a whole product.
 template <class W>
 inline void multiply(const Int8Inputs& x, const W* panel, int64_t first, int64_t last,
                      PanelResults& results) {
-    const auto offset = [&](int64_t row, int64_t place) {
-        const int64_t group = std::is_same_v<W, Int4Group> ? place : 0;
-        return broadcast_sums(x.rows.offset[row * x.rows.num_offsets + group]);
+    const auto before = [&](int64_t row, int64_t place) {
+        return sums_before(x.rows, panel, row, place);
     };
-    multiply_after(offset, x, panel, first, last, results);
+    multiply_after(before, x, panel, first, last, results);
 }

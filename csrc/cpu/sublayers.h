@@ -92,12 +92,14 @@ struct PreparedRows {
         : values(arrays.bytes(std::max(prepared_stride(WeightType::kBFloat16, depth),
                                        prepared_stride(WeightType::kInt4, depth)))),
           scale(arrays.floats(1)),
-          offset(reinterpret_cast<int32_t*>(arrays.floats(num_offsets(WeightType::kInt4, depth)))) {
-    }
+          offset(reinterpret_cast<int32_t*>(arrays.floats(num_offsets(WeightType::kInt4, depth)))),
+          large(reinterpret_cast<LargeInput*>(
+              arrays.bytes(kNumLarge * int64_t{sizeof(LargeInput)}))) {}
 
     char* values;
     float* scale;
     int32_t* offset;
+    LargeInput* large;
 };
 
 struct NoNorm {};
@@ -117,8 +119,11 @@ class Sublayers {
         params.x_stride = x_stride == 0 ? weights.depth : x_stride;
         params.rounded_x = prepared_.values;
         params.int8_x = {reinterpret_cast<int8_t*>(prepared_.values),
-                         prepared_stride(weights.type, weights.depth), prepared_.scale,
-                         prepared_.offset, num_offsets(weights.type, weights.depth)};
+                         prepared_stride(weights.type, weights.depth),
+                         prepared_.scale,
+                         prepared_.offset,
+                         num_offsets(weights.type, weights.depth),
+                         weights.keeps_large ? prepared_.large : nullptr};
         params.weight = weights.weight;
         params.weight_type = weights.type;
         params.scale = weights.scale;

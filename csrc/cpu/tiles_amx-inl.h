@@ -78,7 +78,7 @@ void multiply_rows_in_tiles(const LinearParams& params, int64_t panel, int64_t f
         const int64_t start = row < last - kTile ? row : last - kTile;
         tiles.sum(params.int8_x.from(start), weight, in_tiles, sums);
         const auto before = [&](int64_t own, int64_t column) {
-            return _mm512_add_epi32(broadcast_sums(params.int8_x.offset[own]),
+            return _mm512_add_epi32(sums_before(params.int8_x, weight, own, column),
                                     _mm512_load_si512(sums + (own - start) * kPanel + column));
         };
         multiply_after(before, rest, weight + in_tiles * kPanel, row,

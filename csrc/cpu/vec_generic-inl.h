@@ -46,10 +46,12 @@ inline Vec round(Vec a) {
     return (a + magic) - magic;
 }
 
-// Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
+// Rounds kWidth numbers between -127 and 127 to nearest, ties to even. Others give any number.
 inline void store_rounded(int8_t* out, Vec a) {
     const Vec rounded = round(a);
-    for (int i = 0; i < kWidth; ++i) out[i] = static_cast<int8_t>(rounded[i]);
+    for (int i = 0; i < kWidth; ++i) {
+        out[i] = static_cast<int8_t>(static_cast<int32_t>(rounded[i]));
+    }
 }
 
 inline uint32_t lane_bits(IntVec is_set) {

@@ -12,7 +12,8 @@ inline EmbedParams embed_of(const Tensor& table, const OptionalTensor& scale, in
                             const Tensor& position_table, double embedding_scale) {
     check_dim("position_table", position_table, 2);
     const int64_t size = position_table.size(1);
-    const bool is_packed = table.dim() > 2, is_int8 = table.scalar_type() == ScalarType::kInt8;
+    const bool is_packed = table.dim() > 2;
+    const bool is_int8 = !is_packed && table.scalar_type() == ScalarType::kInt8;
     if (is_packed) {
         check_packed(table, scale, vocab_size, size);
     } else {

@@ -9,7 +9,14 @@ namespace pybeam {
 // Sums of int8 products beyond this depth may not fit 32 bits.
 constexpr int64_t kMostInt8Depth = 65536;
 
+// Whether packed weights say that the largest inputs of a row keep more bits than others: the bytes
+// of int8 weights are given as int8 then.
+inline bool keeps_large(const Tensor& weight) {
+    return weight.scalar_type() == ScalarType::kInt8 && weight.dim() == 4;
+}
+
 inline WeightType weight_type(const Tensor& weight) {
+    if (keeps_large(weight)) return WeightType::kInt8;
     if (weight.scalar_type() == ScalarType::kUInt8) {
         return weight.dim() == 3 ? WeightType::kInt4 : WeightType::kInt8;
     }
@@ -26,7 +33,7 @@ inline void check_packed(const Tensor& weight, const OptionalTensor& scale, int6
     if (is_int8) {
         PYBEAM_CHECK_VALUE(depth <= kMostInt8Depth, "`weight` must have a depth of at most ",
                            kMostInt8Depth, " in int8, but has ", depth);
-        check_tensor("weight", weight, ScalarType::kUInt8, {panels, (depth + 3) / 4, kPanel, 4});
+        check_tensor("weight", weight, weight.scalar_type(), {panels, (depth + 3) / 4, kPanel, 4});
     } else if (type == WeightType::kInt4) {
         check_tensor("weight", weight, ScalarType::kUInt8,
                      {panels, (depth + kGroup - 1) / kGroup, kPanel * kGroupBytes});
@@ -70,6 +77,7 @@ inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
     params.x_stride = x.stride(0);
     params.weight = weight.data_ptr();
     params.weight_type = weight_type(weight);
+    params.keeps_large = keeps_large(weight);
     params.scale = scale_arg;
     params.bias = bias_arg;
     params.y = data<float>(y);

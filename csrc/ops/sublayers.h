@@ -31,6 +31,7 @@ class WeightReader {
         };
         return {weight.data_ptr(),
                 weight_type(weight),
+                keeps_large(weight),
                 column_numbers("scale", scale),
                 column_numbers("bias", bias),
                 num_columns,

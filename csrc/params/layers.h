@@ -23,6 +23,7 @@ struct NormWeights {
 struct LinearWeights {
     const void* weight;
     WeightType type;
+    bool keeps_large;  // see `LinearParams`
     const float* scale;
     const float* bias;
     int64_t num_columns;

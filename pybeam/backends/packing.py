@@ -16,6 +16,8 @@ Fill = Callable[[Tensor, Tensor], None]
 PANEL = 64
 # integers are -LARGEST to LARGEST, so that the largest weight or input of a row is exact
 LARGEST = 127
+# inputs of a row that may be as large as 128 * LARGEST, where packed weights say so; `kNumLarge` in C++
+NUM_LARGE = 4
 # how many weights are looked at and how many are turned at a time, of which threads have their share; several
 # copies of these are made, and malloc keeps large ones
 CHUNK, TURNED = 1 << 16, 1 << 18
@@ -55,16 +57,18 @@ def fill_panels(panels: Tensor, rows: Tensor) -> None:
     panels.copy_(rows.view(len(panels), PANEL, rows.shape[1]).transpose(1, 2))
 
 
-def pack(weight: Tensor | Quantised, fill: Fill = fill_panels) -> Tensor:
+def pack(weight: Tensor | Quantised, fill: Fill = fill_panels, keeps_large: bool = False) -> Tensor:
     """Pack W [out, in] as [out / 64, in, 64], or as [out / 64, in / 2, 64, 2] in bfloat16.
 
-    Integers q are packed as [out / 64, in / 4, 64, 4] uint8, each as q + 128; zeros of q fill them up.
+    Integers q are packed as [out / 64, in / 4, 64, 4] uint8, each as q + 128; zeros of q fill them up. With
+    `keeps_large` the same bytes are returned as int8, which says that the largest inputs keep more bits.
     Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16. Those that
     bfloat16 holds exactly, as models are often published, are packed as bfloat16 and returned as int16, which
     says that inputs are not rounded. They may be given so, too. `fill` is a backend's `fill_panels`.
     """
     if isinstance(weight, Quantised):
-        return _panels(weight.q, torch.uint8, 4, fill)
+        packed = _panels(weight.q, torch.uint8, 4, fill)
+        return packed.view(torch.int8) if keeps_large else packed
     if weight.dtype == torch.bfloat16:
         return _panels(weight, torch.bfloat16, 2, fill)
     if weight.dtype == torch.int16:
@@ -109,6 +113,6 @@ def unpack(packed: Tensor, index: Tensor, depth: int) -> Tensor:
         return packed[panel, :, column]
     # a group is moved as one number
     groups = packed.view(torch.int32)[panel, :, column, 0]  # [n, in / group]
-    if packed.dtype == torch.uint8:
+    if packed.element_size() == 1:
         return (groups.view(torch.uint8)[:, :depth] ^ OFFSET).view(torch.int8)
     return groups.view(torch.bfloat16)[:, :depth]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.backends.packing import LARGEST, unpack
+from pybeam.backends.packing import LARGEST, NUM_LARGE, unpack
 
 INF = float("inf")
 # of a prompt, whose scores are in memory at a time
@@ -58,12 +58,14 @@ def linear(
     """Compute out [n, out] = act(x W^T + b), or out + x W^T + b if it `adds`. x is [n, in], W is packed.
 
     Weights in int8 have a `scale` [out]. x becomes int8 too, row by row (`quantise_rows`); the sums of
-    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``. Weights in int4 have their scales
-    among them (`pybeam.backends.int4.product`). With bfloat16 weights inputs are rounded, unless these are
-    packed as int16.
+    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``. Packed as int8, not as uint8, they
+    say that the largest inputs of a row keep more bits. Weights in int4 have their scales among them
+    (`pybeam.backends.int4.product`). With bfloat16 weights inputs are rounded, unless these are packed as
+    int16.
     """
-    if weight.dtype == torch.uint8:
-        y = _product(*quantise_rows(x), weight, scale, out.shape[1])  # [n, out]
+    if weight.element_size() == 1:
+        rows = quantise_rows(x, keeps_large=weight.dtype == torch.int8)
+        y = _product(*rows, weight, scale, out.shape[1])  # [n, out]
         y = y if bias is None else y + bias
     else:
         own = unpack(weight, torch.arange(out.shape[1], device=weight.device), x.shape[1])
@@ -89,13 +91,19 @@ def _product(
     return (q.double() @ own.double().t()).float() * (row_scale[:, None] * scale)
 
 
-def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+def quantise_rows(x: Tensor, keeps_large: bool = False) -> tuple[Tensor, Tensor]:
     """Quantise x [n, in] to integers q of -127 to 127 in float32 and a scale [n], ``x ~ q * scale``.
 
-    ``scale = max |x| / 127`` and ``q = round(x * (127 / max |x|))``, ties to even. A row whose numbers are
-    all nearly 0 becomes 0. A row with NaN or infinities has the scale NaN.
+    ``scale = m / 127`` and ``q = round(x * (127 / m))``, ties to even, where m is max |x|. With `keeps_large`
+    m is the fifth largest |x|, or a 128th of the largest if that is more, so that up to four q are larger
+    than 127, and at most 128 * 127. A row whose numbers are all nearly 0 becomes 0. A row with NaN or
+    infinities has the scale NaN.
     """
     magnitude = x.abs().amax(1) if x.shape[1] else x.new_zeros(len(x))  # [n]
+    if keeps_large:
+        order = F.pad(x.abs(), (0, NUM_LARGE)).topk(NUM_LARGE + 1).values
+        least = magnitude / (LARGEST + 1)
+        magnitude = order[:, -1].maximum(least).where(magnitude.isfinite(), math.nan)
     is_zero = (magnitude < LEAST_MAGNITUDE) | ~magnitude.isfinite()
     magnitude = magnitude.where(magnitude.isfinite(), math.nan)
     # torch turns a number over a tensor into a product, which is rounded twice

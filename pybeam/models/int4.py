@@ -28,7 +28,7 @@ class Int4Linear(PackedLinear):
         super().__init__(weight, bias, activation)
         self._scale = None  # it is among the packed weights
 
-    def _pack(self, weight: Tensor | Quantised) -> Tensor:
+    def _pack(self, weight: Tensor | Quantised, keeps_large: bool) -> Tensor:
         assert isinstance(weight, Quantised)
         return pack(weight)
 

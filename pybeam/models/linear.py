@@ -107,6 +107,13 @@ class PackedLinear:
     - int8, given as `Quantised`: inputs become int8, too, row by row, and the sums of integers are exact;
       see `pybeam.backends.torch_layers.linear`. Given the inputs, every instruction set gives the same
       products, bit for bit. int4 has a class of its own, `pybeam.models.int4.Int4Linear`.
+
+    Args:
+        weight: W [out, in], or its integers and scales.
+        bias: [out]; None: there is none.
+        activation: its name in config.json.
+        backend: who computes it; None: the best one here.
+        keeps_large: whether the four largest inputs of a row of int8 keep more bits than the others.
     """
 
     # whether programs and token tables may take the packed weights
@@ -118,18 +125,19 @@ class PackedLinear:
         bias: Tensor | None,
         activation: str | None = None,
         backend: Backend | None = None,
+        keeps_large: bool = False,
     ) -> None:
         self._scale: Tensor | None  # [out]
         matrix, self._scale = weight if isinstance(weight, Quantised) else (weight, None)
         self.num_columns, self._depth = matrix.shape
         self._backend = backend or backends.resolve("auto", torch.device("cpu"))
-        self._weight = self._pack(weight)
+        self._weight = self._pack(weight, keeps_large)
         self.bias = bias  # [out]
         self.activation = activation
         self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
 
-    def _pack(self, weight: Tensor | Quantised) -> Tensor:
-        return pack(weight, self._backend.fill_panels)
+    def _pack(self, weight: Tensor | Quantised, keeps_large: bool) -> Tensor:
+        return pack(weight, self._backend.fill_panels, keeps_large)
 
     def with_backend(self, backend: Backend) -> PackedLinear:
         """Return a layer with the same weights that this backend module computes."""

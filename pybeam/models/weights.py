@@ -25,15 +25,21 @@ class WeightReader:
         dtype: dtype of matrices and token tables. None is that of quantised files, else float32 on a CPU and
             the dtype of `table` on a GPU.
         table: a token table that the checkpoint should have.
+        keeps_large: whether int8 layers keep more bits of the largest inputs, see `PackedLinear`.
 
     Raises:
         ValueError: `dtype` is not for this device, or not for these files.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, table: str
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        table: str,
+        keeps_large: bool = False,
     ) -> None:
-        self.checkpoint, self.device = checkpoint, device
+        self.checkpoint, self.device, self._keeps_large = checkpoint, device, keeps_large
         is_on_cpu = device.type == "cpu"
         if dtype is None:
             if checkpoint.quantised and (is_on_cpu or not checkpoint.can_dequantise):
@@ -157,6 +163,6 @@ class WeightReader:
             is_exact = self.weight_dtype == torch.float32
             if is_exact and isinstance(weight, Tensor) and weight.dtype == torch.bfloat16:
                 weight = weight.view(torch.int16)
-            return PackedLinear(weight, bias, activation)
+            return PackedLinear(weight, bias, activation, keeps_large=self._keeps_large)
         assert isinstance(weight, Tensor)
         return PlainLinear(weight, bias, activation)

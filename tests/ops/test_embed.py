@@ -14,9 +14,11 @@ native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 def table_of(kind: str) -> tuple[torch.Tensor, torch.Tensor | None]:
     weight = torch.randn(VOCAB, SIZE)
-    if kind.endswith("int8"):
+    if "int8" in kind:
         weight = quantise(weight)
-        return (pack(weight) if kind.startswith("packed") else weight.q), weight.scale
+        if kind.startswith("packed"):
+            return pack(weight, keeps_large="large" in kind), weight.scale
+        return weight.q, weight.scale
     dtype = getattr(torch, kind.removeprefix("packed "))
     weight = weight.to(dtype)
     return (pack(weight) if kind.startswith("packed") else weight), None
@@ -26,7 +28,9 @@ DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 
 @pytest.mark.thinned(together=2)
-@pytest.mark.parametrize("kind", [*DTYPES, *(f"packed {name}" for name in DTYPES)])
+@pytest.mark.parametrize(
+    "kind", [*DTYPES, *(f"packed {name}" for name in (*DTYPES, "int8, keeps large"))]
+)
 @pytest.mark.parametrize("num_rows", [0, 1, 40])
 def test_as_torch(kind, num_rows):
     table, scale = table_of(kind)

@@ -19,18 +19,18 @@ SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
 
 # the fixture takes fewer, which differ in their float products
 every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
-both = pytest.mark.parametrize("bits", [8, 4])
+every_kind = pytest.mark.parametrize("kind", ["int8", "int8 keeps large", "int4"])
 
 
 def layer_of(
-    num_columns: int, depth: int, has_bias: bool = True, activation=None, bits: int = 8
+    num_columns: int, depth: int, has_bias: bool = True, activation=None, kind: str = "int8"
 ) -> PackedLinear:
     generator = torch.Generator().manual_seed(num_columns * depth)
     weight = torch.randn(num_columns, depth, generator=generator)
     bias = torch.randn(num_columns, generator=generator) if has_bias else None
-    if bits == 4:
+    if kind == "int4":
         return Int4Linear(quantise_groups(weight), bias, activation)
-    return PackedLinear(quantise(weight), bias, activation)
+    return PackedLinear(quantise(weight), bias, activation, keeps_large=kind != "int8")
 
 
 def oracle_of(layer: PackedLinear) -> PackedLinear:
@@ -47,9 +47,10 @@ def test_weights_come_back(num_columns, depth):
     assert packed.dtype == torch.uint8 and packed.is_contiguous()
     index = torch.arange(num_columns).flip(0)
     assert torch.equal(unpack(packed, index, depth), q[index])
-    layer = PackedLinear(Quantised(q, scale), None)
-    assert torch.equal(layer.weight, q * scale[:, None])
-    assert torch.equal(layer.rows(index), (q * scale[:, None])[index])
+    for keeps_large in (False, True):
+        layer = PackedLinear(Quantised(q, scale), None, keeps_large=keeps_large)
+        assert torch.equal(layer.weight, q * scale[:, None])
+        assert torch.equal(layer.rows(index), (q * scale[:, None])[index])
 
 
 def test_weights_of_zeros():
@@ -68,15 +69,55 @@ def test_inputs_of_rows():
     assert scale[:3].tolist() == [1, 0, 0] and scale[3].isnan()
 
 
+def test_large_inputs_of_rows():
+    """The four largest have more bits, and the scale is made for the fifth."""
+    x = torch.tensor(
+        [
+            [1.0, -900.0, 0.5, 127.0, 500.0, -300.0, 2000.0, 3.0],
+            [1.0, 1.0, 16256.0, 2.0, 0.0, 0.0, 0.0, 0.0],
+            [0.0, 0.0, -5.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+            [1.0, float("inf"), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+        ]
+    )
+    q, scale = quantise_rows(x, keeps_large=True)
+    assert q[0].tolist() == [1, -900, 0, 127, 500, -300, 2000, 3]
+    assert q[1].tolist() == [1, 1, 16256, 2, 0, 0, 0, 0]
+    assert q[2].tolist() == [0, 0, -16256, 0, 0, 0, 0, 0]
+    assert scale[:2].tolist() == [1, 1] and scale[3].isnan()
+
+
+def rows_with_large_inputs(depth: int) -> torch.Tensor:
+    """Rows with 0 to 6 of them, some beside each other, as large as each other, or beyond all bounds."""
+    generator = torch.Generator().manual_seed(depth)
+    x = torch.randn(21, depth, generator=generator)
+    for i, row in enumerate(x):
+        place = (
+            torch.randperm(depth, generator=generator)[: i % 7] if i < 14 else torch.arange(i % 7)
+        )
+        row[place % depth] *= 10.0 ** (1 + i % 4)
+        if i % 5 == 0:
+            row[place % depth] = row.abs().max()
+    x[3, 1:] = 0
+    return x
+
+
 @every_isa
-@both
+@pytest.mark.parametrize("depth", [1, 3, 40, 257])
+def test_large_inputs_are_integers_like_others(isa, depth):
+    layer, x = layer_of(70, depth, kind="int8 keeps large"), rows_with_large_inputs(depth)
+    assert torch.equal(layer(x), oracle_of(layer)(x))
+    assert torch.equal(layer(x[4:5]), layer(x)[4:5])
+
+
+@every_isa
+@every_kind
 @pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 401])
 @pytest.mark.parametrize(("num_columns", "depth"), SHAPES)
-def test_bits_of_the_oracle(isa, num_rows, num_columns, depth, bits):
+def test_bits_of_the_oracle(isa, num_rows, num_columns, depth, kind):
     x = torch.randn(num_rows, depth) * torch.logspace(-3, 3, num_rows)[:, None]
     for has_bias in (True, False):
-        layer = layer_of(num_columns, depth, has_bias, bits=bits)
+        layer = layer_of(num_columns, depth, has_bias, kind=kind)
         expected = oracle_of(layer)(x)
         assert torch.equal(layer(x), expected)
         residual = torch.randn(num_rows, num_columns)
@@ -116,9 +157,9 @@ def test_activations(isa, activation):
 
 
 @every_isa
-@both
-def test_rows_of_zeros_and_of_no_numbers(isa, bits):
-    layer = layer_of(70, 33, bits=bits)
+@every_kind
+def test_rows_of_zeros_and_of_no_numbers(isa, kind):
+    layer = layer_of(70, 33, kind=kind)
     x = torch.randn(6, 33)
     expected = layer(x)
     x[1] = 0.0
@@ -153,11 +194,11 @@ def test_scales_of_int4_near_the_largest_and_the_least(isa, scale):
 
 @pytest.mark.thinned(together=2)
 @every_isa
-@both
+@every_kind
 @pytest.mark.parametrize("num_rows", [2, 7, 25])
-def test_tasks_of_several_panels(isa, num_rows, bits):
+def test_tasks_of_several_panels(isa, num_rows, kind):
     """While blocks of rows multiply one panel, they fetch the next, each a half or a quarter."""
-    layer, x = layer_of(33 * PANEL, 40, bits=bits), torch.randn(num_rows, 40)
+    layer, x = layer_of(33 * PANEL, 40, kind=kind), torch.randn(num_rows, 40)
     torch.set_num_threads(1)
     assert torch.equal(layer(x), oracle_of(layer)(x))
 
@@ -172,11 +213,11 @@ def test_strided_rows(isa, depth):
 
 @pytest.mark.thinned(together=2)
 @every_isa
-@both
+@every_kind
 @pytest.mark.parametrize("num_threads", THREAD_COUNTS)
-def test_a_row_alone_is_the_row_among_others(isa, num_threads, bits):
+def test_a_row_alone_is_the_row_among_others(isa, num_threads, kind):
     """Bit for bit, whatever the batch and the number of threads."""
-    layer, x = layer_of(200, 256, bits=bits), torch.randn(831, 256)
+    layer, x = layer_of(200, 256, kind=kind), torch.randn(831, 256)
     torch.set_num_threads(1)
     together = layer(x)
     torch.set_num_threads(num_threads)
@@ -188,7 +229,8 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads, bits):
     ("name", "change", "message"),
     [
         ("weight", lambda w: w[:, :1], r"`weight` must be \[2, 2, 64, 4\]"),
-        ("weight", lambda w: w.view(torch.int8), "`weight` must be float32"),
+        ("weight", lambda w: w[0].view(torch.int8), "`weight` must be float32"),
+        ("weight", lambda w: w[:1].view(torch.int8), r"`weight` must be \[2, 2, 64, 4\]"),
         ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),
         (
             "weight",

@@ -75,7 +75,7 @@ def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[Stack, Pa
         if dtype == torch.int4 and columns != shape.vocab:
             return Int4Linear(quantise_groups(weight), bias)
         packed = quantise(weight) if dtype in INTEGERS else weight.to(dtype)
-        return PackedLinear(packed, bias)
+        return PackedLinear(packed, bias, keeps_large=True)
 
     def norm(size: int, is_there: bool = True) -> Norm | None:
         return Norm(1 + 0.1 * random(size), None, 1e-6, is_packed=True) if is_there else None
