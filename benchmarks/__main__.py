@@ -53,6 +53,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "compat": ("compat", "compat", ()),
     "profile": ("phases", "profile", ()),
     "service": ("service", "service", ("load",)),
+    "admission": ("admission", "admission", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),
     "catalogue": ("catalogue", "catalogue", ()),
     "shortlist": ("shortlist", "shortlist", ()),

@@ -9,6 +9,7 @@ SEARCH = (
 )
 # result file, without the device behind its name -> what it measures
 MEASURES: dict[str, tuple[str, ...]] = {
+    "admission": (*SEARCH, "pybeam/serving"),
     "bindings": ("csrc/ops/python*", "csrc/ops/dlpack_exchange.h"),
     "catalogue": (*SEARCH, "pybeam/catalogue"),
     "causal": SEARCH,

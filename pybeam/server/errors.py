@@ -99,6 +99,8 @@ def from_service(error: Exception) -> APIError:
             return error
         case QueueFull():
             return APIError(429, str(error), retry_after=error.retry_after)
+        case DeadlineExceeded() if error.retry_after is not None:
+            return APIError(503, str(error), "timeout", retry_after=error.retry_after)
         case DeadlineExceeded():
             return APIError(
                 504, str(error) or "the request was not finished in its time", "timeout"

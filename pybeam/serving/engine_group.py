@@ -153,7 +153,7 @@ class EngineGroup:
         """Notice deadlines that have passed, and steps that do not end. Returns when to look again."""
         queue = self.queue
         queue.expire()
-        again, most, now = queue.next_deadline, queue.limits.max_step_seconds, queue.clock()
+        again, most, now = queue.next_alarm, queue.limits.max_step_seconds, queue.clock()
         if most is None:
             return again
         with queue.changed:

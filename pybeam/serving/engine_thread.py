@@ -18,7 +18,6 @@ from pybeam.engine.streaming import at_rest, end_with_program
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
-from pybeam.serving.forecast import Forecast
 from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.model_queue import ModelQueue
 from pybeam.serving.ticket import Ticket
@@ -61,10 +60,9 @@ class EngineThread(Arrivals):
         self._share = 0
         # when it was last between two steps
         self._beat_at = math.inf
-        self._forecast = Forecast()
-        # when its step began, and the requests that it has taken since
-        self._step_began, self._num_newcomers = math.inf, 0
-        self._num_steps = 0  # until then
+        # when its step began, and the rows of the requests that it has taken since, as far as is known
+        self._step_began, self._new_rows = math.inf, 0.0
+        self._num_steps = self._num_expansions = 0  # until then
         # whether it goes on with its steps until its process hears the answer
         self._hears_late = False
         self.thread = threading.Thread(target=self._run, name=f"pybeam {queue.name}", daemon=True)
@@ -95,47 +93,35 @@ class EngineThread(Arrivals):
                 queue.unheard.pop(self, None)
                 self._sleep()
                 if not queue.taken:
-                    queue.speed.begin(queue.clock())
+                    queue.deadlines.forecast.speed.begin(queue.clock())
                 self._share = self._fair_share()
             now, late, ticket = self._beat(), [], None
-            while self._share > 0:
-                ticket = queue.waiting.pop(now)
-                if ticket is None or not self._is_hopeless(ticket, now):
-                    break
-                late.append(ticket)
+            if self._share > 0:
+                ticket, late = queue.choose(self._tickets.values(), self._rows, now)
             if ticket is not None:
                 self._share -= 1
-                self._tickets[ticket.index] = queue.taken[ticket.index] = ticket
+                ticket.num_steps = self.stats.steps
+                self._tickets[ticket.index] = ticket
                 self._num_taken += 1
-                self._num_newcomers += 1
+                self._new_rows += queue.deadlines.forecast.rows(ticket.cost.width)
+                queue.deadlines.rows[self] = self._rows
                 if self._hears_late:
                     queue.unheard.setdefault(self, False)
                 # or the first step would be its own call
                 queue.has_news[0] = bool(queue.waiting or queue.unheard or queue.must_leave[0])
             return now, len(queue.waiting), late, ticket
 
-    def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
-        """Whether a request will certainly not meet its deadline if it begins now.
-
-        A request that is alone begins in any case: expectations come from others and may be wrong.
-        """
-        rows = self.load.rows + self._num_newcomers + 1
-        ticket.step_seconds = self._forecast.step_seconds(rows, now)
-        is_alone = not (self._queue.taken or self._queue.waiting)
-        if ticket.deadline is None or ticket.wants_best or is_alone:
-            return False
-        tokens = ticket.cost.source_tokens
-        least = self._forecast.least_seconds(tokens, ticket.step_seconds, ticket.most_steps)
-        lateness = now + least - ticket.deadline
-        if now < ticket.deadline:
-            ticket.lateness = max(0.0, lateness)
-        return lateness > 0
+    @property
+    def _rows(self) -> float:
+        """The rows that it decodes, and those that will be of the requests that it has just taken."""
+        return self.load.rows + self._new_rows
 
     def _sleep(self) -> None:
         """Sleep until a request waits or none will come. The watchdog knows of it."""
         queue = self._queue
+        self.load, self._new_rows, queue.deadlines.rows[self] = LoadLevel(), 0.0, 0.0
         while not queue.waiting and not queue.is_closed:
-            self.is_idle, self.load = True, LoadLevel()
+            self.is_idle = True
             queue.changed.wait()
         self._step_began = self._beat()
         self.is_idle = False
@@ -166,13 +152,8 @@ class EngineThread(Arrivals):
         self._queue.expire()
         with self._queue.changed:
             now = self._beat()
-            # each newcomer began with one row
-            rows = self.load.rows + self._num_newcomers
-            # many steps may have gone by
-            num_steps = max(1, self.stats.steps - self._num_steps)
-            self._forecast.stepped(rows, (now - self._step_began) / num_steps, now)
-            self._step_began, self._num_newcomers = now, 0
-            self._num_steps = self.stats.steps
+            self._learn_from_steps(now)
+            self._new_rows, self._queue.deadlines.rows[self] = 0.0, load.rows
             self.load, self._share = load, self._fair_share()
             leaving = {}
             for index, ticket in self._tickets.items():
@@ -186,6 +167,15 @@ class EngineThread(Arrivals):
                 self._queue.unheard[self] = True
             self._queue.settle_news()
         return leaving
+
+    def _learn_from_steps(self, now: float) -> None:
+        """Let the forecast know what the steps took since it was last asked; many may have gone by."""
+        stats = self.stats
+        if num := stats.steps - self._num_steps:
+            rows = (stats.expansions - self._num_expansions) / num
+            self._queue.deadlines.forecast.stepped(rows, (now - self._step_began) / num, now)
+        self._step_began, self._num_steps = now, stats.steps
+        self._num_expansions = stats.expansions
 
     def watch(self, index: int) -> Watch:
         return self._tickets[index].watch
@@ -262,11 +252,7 @@ class EngineThread(Arrivals):
         if isinstance(item, Result):
             with self._queue.changed:
                 del self._tickets[item.index]
-            self._queue.done(ticket, item)
-            if item.error is None and item.stop_reason != "interrupted":
-                times, tokens = ticket.times(), ticket.cost.source_tokens
-                seconds = times.encoding + times.decoding
-                self._forecast.finished(tokens, ticket.step_seconds, seconds)
+            self._queue.done(ticket, item, self.stats.steps)
             return
         if len(item.tokens) > ticket.num_certain:
             ticket.num_certain = len(item.tokens)

@@ -8,7 +8,8 @@ class QueueFull(Exception):
 
     Attributes:
         limit: the name of the limit that it would exceed, "max_waiting" or "max_waiting_work".
-        retry_after: seconds after which those that wait now will have begun, as the service expects.
+        retry_after: seconds after which a request like it is expected to be done within its `timeout`; or,
+            without one, those that wait now will have begun.
     """
 
     def __init__(self, limit: str, allowed: int, waiting: int, retry_after: float) -> None:
@@ -25,7 +26,16 @@ class QueueFull(Exception):
 
 
 class DeadlineExceeded(TimeoutError):
-    """A request's `timeout` passed, or cannot be met, before it had a result."""
+    """A request's `timeout` passed, or cannot be met, before it had a result.
+
+    Attributes:
+        retry_after: seconds after which a request like it is expected to be done within its `timeout`. None:
+            the `timeout` has passed, or is too short even for a request that is alone.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class ServiceClosed(RuntimeError):

@@ -1,78 +1,167 @@
-"""`Forecast`: the least time that a request will take, learnt from the steps and requests of an engine."""
+"""`Forecast`: how long requests will take, learnt from the steps and the requests of a model's engines."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import median
+from statistics import fmean, median
+from typing import NamedTuple
+
+from pybeam.serving.speed_estimate import SpeedEstimate
 
 # sizes of crowds are told apart by a fourth of an octave: steps of 16 rows are not those of 19
-SIZES_PER_OCTAVE = 4
+CROWDS_PER_OCTAVE = 4
 # steps of a size that are kept, the fewest that say anything, and the seconds for which they do
 NUM_STEPS, FEWEST_STEPS, STEPS_LAST = 32, 4, 60.0
-# requests that are kept
-NUM_REQUESTS = 256
-# a forecast is a bound that one in so many requests beats
-RARELY = 8
-# requests after which the bound is halved: the fewer there were, the more may the next one differ
+# requests that are kept of those whose sources are of a length, to within an octave
+NUM_REQUESTS = 128
+# shares of requests that need fewer steps than the fewest, and no more than the likely number
+RARELY, MOSTLY = 0.01, 0.97
+# requests after which bounds are half as tight: the fewer there were, the more may the next one differ
 FEW_REQUESTS = 8
+# steps may become so much shorter, because others leave
+SHRINKS = 0.5
+# how fast the mean number of rows for each place of a beam changes
+MEMORY = 0.95
+
+
+class Outlook(NamedTuple):
+    """The time that a request will take if it begins now.
+
+    Attributes:
+        least: seconds that it will hardly beat; 0 if too little is known.
+        step: seconds of a step, on average; 0 if that is unknown.
+        steps: of its engine until it is done, if nothing unusual happens; 0 if too little is known.
+    """
+
+    least: float = 0.0
+    step: float = 0.0
+    steps: float = 0.0
+
+    @property
+    def likely(self) -> float:
+        """Seconds in which it is done if nothing unusual happens."""
+        return self.step * self.steps
+
+
+NO_OUTLOOK = Outlook()
 
 
 class Forecast:
-    """The time that a request will hardly beat.
+    """The time that requests will take.
 
-    A request of n source tokens takes n times the time of a step times a factor. The time of a step is learnt
-    for each size of crowd, which is the number of rows that share it: it is the median of its last steps. A
-    size of which too little is known takes the time of a smaller one, at least half as large, and else there
-    is no forecast: nothing is concluded from a few rows about many. The factor, which has the length of
-    outputs in it, and what the crowd did afterwards, is known for the last requests. Seven in eight of them
-    had a larger factor than the one that is expected.
+    It is a number of steps times the time of a step. The time of a step is learnt for each size of crowd,
+    which is the number of rows that share it. A size of which too little is known takes the time of a smaller
+    one, at least half as large, and else there is no forecast: nothing is concluded from a few rows about
+    many.
+
+    The number of steps, for each token of the source, is learnt for each length of sources, because short
+    sources have more steps for each of their tokens. A request that leaves before its end says that it needs
+    more than it had (Kaplan and Meier 1958): without these, only the fast ones would be known of those that
+    are long.
+
+    Attributes:
+        speed: how much work the engines do.
     """
 
     def __init__(self) -> None:
-        self._steps: dict[int, deque[tuple[float, float]]] = {}
-        self._factors: deque[float] = deque(maxlen=NUM_REQUESTS)
+        self.speed = SpeedEstimate()
+        self._seconds: dict[int, deque[tuple[float, float]]] = {}
+        self._steps: dict[int, _Steps] = {}
+        self._fill = 1.0
 
-    def stepped(self, rows: int, seconds: float, now: float) -> None:
+    def stepped(self, rows: float, seconds: float, now: float) -> None:
         """A step of so many rows took so long."""
-        if rows and seconds > 0:
-            kept = self._steps.setdefault(_size(rows), deque(maxlen=NUM_STEPS))
+        if rows > 0 and seconds > 0:
+            kept = self._seconds.setdefault(_crowd(rows), deque(maxlen=NUM_STEPS))
             kept.append((now, seconds))
 
-    def finished(self, tokens: int, step_seconds: float | None, seconds: float) -> None:
-        """A request of so many tokens took so long.
+    def finished(self, tokens: int, steps: int, *, is_whole: bool = True) -> None:
+        """A request left.
 
         Args:
             tokens: of its source.
-            step_seconds: the time of a step as it was known when it began.
-            seconds: its own.
+            steps: of its engine, since it began.
+            is_whole: whether it was done.
         """
-        if step_seconds is not None:
-            self._factors.append(seconds / (max(1, tokens) * step_seconds))
+        tokens = max(1, tokens)
+        self._steps.setdefault(tokens.bit_length(), _Steps()).add(steps / tokens, is_whole)
 
-    def step_seconds(self, rows: int, now: float) -> float | None:
-        """Return the seconds of a step of so many rows, or a little less; None if that is unknown."""
-        size = _size(rows)
-        for one in range(size, size - SIZES_PER_OCTAVE - 1, -1):
-            last = [taken for at, taken in self._steps.get(one, ()) if at >= now - STEPS_LAST]
-            if len(last) >= FEWEST_STEPS:
-                return median(last)
-        return None
+    def had_rows(self, width: int, rows: float) -> None:
+        """A request whose beam has that width had so many rows in a step, on average."""
+        self._fill = MEMORY * self._fill + (1 - MEMORY) * rows / width
 
-    def least_seconds(self, tokens: int, step_seconds: float | None, most_steps: float) -> float:
-        """Return the seconds that a request will hardly beat; 0 if too little is known.
+    def rows(self, width: int) -> float:
+        """Return the rows that a request will have whose beam has that width."""
+        return max(1.0, self._fill * width)
+
+    def longest_step(self, rows: float, now: float) -> float:
+        """Return the seconds that hardly a step of so many rows takes; 0 if that is unknown."""
+        return max(self._last_steps(rows, now), default=0.0)
+
+    def outlook(self, tokens: int, most_steps: float, rows: float, now: float) -> Outlook:
+        """Return the time that a request will take.
 
         Args:
             tokens: of its source.
-            step_seconds: the time of a step when it begins.
             most_steps: that it can take.
+            rows: of all that will share its steps, its own included.
+            now: seconds on the clock of `stepped`.
         """
-        number = len(self._factors)
-        if step_seconds is None or not number:
-            return 0.0
-        factor = sorted(self._factors)[number // RARELY] * number / (number + FEW_REQUESTS)
-        return min(max(1, tokens) * factor, most_steps) * step_seconds
+        last, tokens = self._last_steps(rows, now), max(1, tokens)
+        step = fmean(last) if last else 0.0
+        if not self._steps:
+            return Outlook(step=step)
+        own = self._steps.get(tokens.bit_length())
+        known = [own] if own is not None else list(self._steps.values())
+        fewest = min(tokens * min(one.bounds[0] for one in known), most_steps)
+        least = fewest * SHRINKS * median(last) if last else 0.0
+        return Outlook(least, step, tokens * max(one.bounds[1] for one in known))
+
+    def _last_steps(self, rows: float, now: float) -> list[float]:
+        """The last steps of so many rows but the longest one, which may have been an accident."""
+        size = _crowd(rows)
+        for one in range(size, size - CROWDS_PER_OCTAVE - 1, -1):
+            last = [taken for at, taken in self._seconds.get(one, ()) if at >= now - STEPS_LAST]
+            if len(last) >= FEWEST_STEPS:
+                last.remove(max(last))
+                return last
+        return []
 
 
-def _size(rows: int) -> int:
-    return int(SIZES_PER_OCTAVE * math.log2(rows))
+class _Steps:
+    """The steps for each token that the last requests of like length needed."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, bool]] = deque(maxlen=NUM_REQUESTS)
+        self._bounds: tuple[float, float] | None = None
+
+    def add(self, steps: float, is_whole: bool) -> None:
+        self._kept.append((steps, is_whole))
+        self._bounds = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The numbers that the next request will hardly be below, and hardly above."""
+        if self._bounds is None:
+            self._bounds = self._found()
+        return self._bounds
+
+    def _found(self) -> tuple[float, float]:
+        kept = sorted(self._kept)
+        number = len(kept)
+        low, high, share = 0.0, kept[-1][0], 1.0
+        for place, (steps, is_whole) in enumerate(kept):
+            # the share of requests that need more, if those that left early go on as the others do
+            share -= is_whole * share / (number - place)
+            if is_whole and (share >= 1 - RARELY or not low):
+                low = steps
+            if share <= 1 - MOSTLY:
+                high = steps
+                break
+        doubt = 1 + FEW_REQUESTS / number
+        return low / doubt, high * doubt
+
+
+def _crowd(rows: float) -> int:
+    return int(CROWDS_PER_OCTAVE * math.log2(max(1.0, rows)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
 import mmap
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,8 @@ import numpy as np
 from pybeam.engine.failures import Interrupted
 from pybeam.request import Result
 from pybeam.serving.answers import Listener, Reason, ServedResult
+from pybeam.serving.deadlines import Deadlines
 from pybeam.serving.errors import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
-from pybeam.serving.speed_estimate import SpeedEstimate
 from pybeam.serving.ticket import Ticket
 from pybeam.serving.waiting import WaitingLine
 
@@ -56,7 +55,7 @@ class ModelQueue:
         unheard: the engines whose process has not heard its last answer, and whether a request must leave by
             that answer.
         broken: the engines whose last stream could not begin.
-        speed: how fast the engines work.
+        deadlines: when they must leave.
         is_closed: whether no more requests are taken.
         is_stalled: whether no engine works, since the steps of all take too long.
     """
@@ -70,17 +69,16 @@ class ModelQueue:
         wake_by: Callable[[float], None],
     ) -> None:
         self.name, self.limits, self.clock = name, limits, clock
-        self._listener, self._wake_by = listener, wake_by
+        self._listener = listener
         self.changed = threading.Condition()
         self.waiting = WaitingLine(limits.ageing)
         self.taken: dict[int, Ticket] = {}
+        self.deadlines = Deadlines(self.waiting, self.taken, wake_by)
         # copies of this process see them, too
         self.has_news, self.must_leave = np.frombuffer(mmap.mmap(-1, 2), np.bool_).reshape(2, 1)
         self.unheard: dict[object, bool] = {}
         self.broken: set[object] = set()
-        self.speed = SpeedEstimate()
         self.is_closed = self.is_stalled = False
-        self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
         self._num_submitted = 0
 
     def submit(self, ticket: Ticket) -> None:
@@ -95,11 +93,8 @@ class ModelQueue:
                 self._num_submitted += 1
                 self.waiting.add(ticket)
                 self.has_news[0] = True
-                if ticket.deadline is not None:
-                    heapq.heappush(self._deadlines, (ticket.deadline, ticket.index))
+                self.deadlines.watch(ticket, self.clock())
                 self.changed.notify()
-            if ticket.deadline is not None:
-                self._wake_by(ticket.deadline)
         except QueueFull as error:
             self.notify("on_rejected", error.limit)
             raise
@@ -112,13 +107,19 @@ class ModelQueue:
         if self.is_stalled:
             raise self.stalled()
         limits, waiting = self.limits, self.waiting
-        retry_after = self.speed.seconds_for(waiting.work)
-        if len(waiting) >= limits.max_waiting:
-            raise QueueFull("max_waiting", limits.max_waiting, len(waiting), retry_after)
         most = limits.max_waiting_work
+        if len(waiting) >= limits.max_waiting:
+            raise self._full("max_waiting", limits.max_waiting, len(waiting), ticket)
         # a request of more work than all may have is taken if it is alone, as it would never be otherwise
         if most is not None and waiting and waiting.work + ticket.cost.work > most:
-            raise QueueFull("max_waiting_work", most, waiting.work, retry_after)
+            raise self._full("max_waiting_work", most, waiting.work, ticket)
+
+    def _full(self, limit: str, allowed: int, number: int, ticket: Ticket) -> QueueFull:
+        all_begun = self.deadlines.forecast.speed.seconds_for(self.waiting.work)
+        one_begun = all_begun / len(self.waiting)
+        in_time = self.deadlines.retry_after(ticket, self.clock())
+        again = all_begun if in_time is None else max(one_begun, in_time)
+        return QueueFull(limit, allowed, number, again)
 
     def stalled(self) -> EngineStalled:
         """The error of callers whose engine does not end its step."""
@@ -184,33 +185,70 @@ class ModelQueue:
             taken = list(self.taken.values())
         self.cancel_taken(taken, error)
 
+    def choose(
+        self, running: Collection[Ticket], rows: float, now: float
+    ) -> tuple[Ticket | None, list[Ticket]]:
+        """Choose who begins beside those that an engine decodes, which have so many rows.
+
+        Nobody does if the steps of all would be so long that one of them is probably late. Those of lower
+        priority do not count. A request that would probably be late itself lets all others pass, and begins
+        beside nobody. The caller holds the lock.
+
+        Returns the request, and those whose turn came too late.
+        """
+        waiting, late = self.waiting, list[Ticket]()
+        while (ticket := waiting.next(now)) is not None:
+            if self.deadlines.is_hopeless(ticket, rows, now):
+                waiting.remove(ticket.index)
+                late.append(ticket)
+                continue
+            step, longest = ticket.outlook.step, ticket.spare_step(now)
+            if step > longest and not waiting.is_deferred(ticket):
+                waiting.defer(ticket)
+                continue
+            bounds = (one.longest_step for one in running if one.priority >= ticket.priority)
+            if running and step > min(longest, *bounds, math.inf):
+                return None, late
+            waiting.begin(ticket)
+            self._take(ticket, longest if longest >= step else math.inf, now)
+            break
+        return ticket, late
+
+    def _take(self, ticket: Ticket, longest_step: float, now: float) -> None:
+        self.taken[ticket.index] = ticket
+        ticket.longest_step = longest_step
+        if ticket.wants_best:
+            # it leaves a step before its deadline
+            self.deadlines.watch(ticket, now)
+
     @property
-    def next_deadline(self) -> float:
-        """When the next deadline passes."""
+    def next_alarm(self) -> float:
+        """When the next request may have to leave."""
         with self.changed:
-            return self._deadlines[0][0] if self._deadlines else math.inf
+            return self.deadlines.next_alarm
 
     def expire(self) -> None:
-        """Let the requests leave whose deadlines have passed."""
-        if not self._deadlines:
+        """Let the requests leave whose time is over, or too short."""
+        if not self.deadlines:
             return
-        expired: list[Ticket] = []
-        leaving: list[Ticket] = []
+        refused: list[Ticket] = []
+        late: list[Ticket] = []
         with self.changed:
             now = self.clock()
-            while self._deadlines and self._deadlines[0][0] <= now:
-                _, index = heapq.heappop(self._deadlines)
-                if (ticket := self.waiting.remove(index)) is not None:
-                    expired.append(ticket)
-                elif (ticket := self.taken.get(index)) is not None:
-                    leaving.append(ticket)
-                    is_late = Interrupted() if ticket.wants_best else ticket.too_late()
-                    self._let_leave(ticket, is_late)
-        self.drop(expired)
-        for ticket in leaving:
-            if not ticket.wants_best:
-                # its caller need not wait until the step has ended
-                ticket.resolve(ticket.too_late())
+            for ticket in self.deadlines.due(now):
+                if self.waiting.remove(ticket.index) is not None:
+                    refused.append(ticket)
+                elif ticket.wants_best and not ticket.is_interrupted:
+                    ticket.is_interrupted = True
+                    self._let_leave(ticket, Interrupted())
+                    self.deadlines.watch(ticket, now)
+                else:
+                    self._let_leave(ticket, ticket.too_late())
+                    late.append(ticket)
+        self.drop(refused)
+        for ticket in late:
+            # its caller need not wait until the step has ended
+            ticket.resolve(ticket.too_late())
 
     def drop(self, expired: list[Ticket]) -> None:
         """Tell the callers of requests that waited that it is, or will be, too late."""
@@ -218,12 +256,12 @@ class ModelQueue:
             self.left(ticket, "deadline")
             ticket.resolve(ticket.too_late())
 
-    def done(self, ticket: Ticket, result: Result) -> None:
-        """Hand out what became of a request that an engine had taken."""
+    def done(self, ticket: Ticket, result: Result, num_steps: int) -> None:
+        """Hand out what became of a request that an engine had taken, which has so many steps behind it."""
         now = self.clock()
         ticket.enter("wait", now)
         with self.changed:
-            self.speed.done(ticket.cost, now)
+            self.deadlines.learn(ticket, result, num_steps, now)
             del self.taken[ticket.index]
         reason, answer = _answer(ticket, result)
         self.left(ticket, reason, result)

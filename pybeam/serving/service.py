@@ -38,8 +38,9 @@ class Service:
 
     Requests that wait are bounded, and cost nothing but memory. Whenever the schedule of a decoder has room,
     it takes the request of the highest level: its priority, and one more for each `ageing` seconds that it
-    has waited. Within a level, clients take turns by work, and each client is served in order. A request
-    that has been taken is decoded until it is done: those that come later never push it out.
+    has waited. Within a level, clients take turns by work, and each client is served in order. Nobody begins
+    beside whom others will probably miss their timeouts; who will miss its own lets all others pass. One that
+    has been taken is decoded until it is done: those that come later never push it out.
 
     A request whose future is cancelled, or whose `timeout` has passed, leaves the queue at once and the beam
     before its next step. Its slot and pages are given back, and the results of others stay the same.
@@ -252,9 +253,8 @@ class Service:
                 which it is to be done; None: no limit. `priority`: an int, higher ones first. `client`:
                 whom it counts for when clients take turns, such as a key or an address; None: all without
                 one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
-                `DeadlineExceeded`, and beside others the request does not even begin if hardly any of the
-                last ones would have been done in time; "best" gives the best so far, if there is any, see
-                `ServedResult`.
+                `DeadlineExceeded`, and beside others a hopeless request does not even begin; "best" gives the
+                best so far, if there is any, see `ServedResult`. Neither waits for a step.
 
         The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled` or `EngineCrashed`; TypeError
         or ValueError if this request is wrong; or what its model raised. Other requests are not affected.

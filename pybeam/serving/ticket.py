@@ -12,6 +12,7 @@ from pybeam.engine.arrivals import Phase, Watch
 from pybeam.request import Partial, Request, Result
 from pybeam.serving.answers import Cost, ServedResult, Times
 from pybeam.serving.errors import DeadlineExceeded
+from pybeam.serving.forecast import NO_OUTLOOK, Outlook
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,8 +30,12 @@ class Ticket:
         tag: its place in the fair order of clients.
         width: the width of its beam, when it has begun.
         leaves: why it must leave its engine before the next step; None: it may stay.
-        step_seconds: the time of a step that was expected when it began; None: unknown.
+        outlook: the time that it was expected to take when that was last asked.
+        num_steps: those that its engine had behind it when it took the request.
+        longest_step: the seconds that each of its steps may take if it is probably to be done in time.
+        is_interrupted: whether its engine has been told to give the best so far.
         lateness: seconds by which it is expected to miss its deadline; 0: nothing says so.
+        retry_after: seconds after which a request like it is expected to be done in time; None: never.
     """
 
     request: Request
@@ -48,8 +53,12 @@ class Ticket:
     tag: float = 0.0
     width: int = 1
     leaves: Exception | None = None
-    step_seconds: float | None = None
+    outlook: Outlook = NO_OUTLOOK
+    num_steps: int = 0
+    longest_step: float = math.inf
+    is_interrupted: bool = False
     lateness: float = 0.0
+    retry_after: float | None = None
     _phase: Phase = "wait"
     _since: float = 0.0
     _seconds: dict[str, float] = field(
@@ -69,6 +78,12 @@ class Ticket:
         if self.leaves is None:
             self.leaves = error
 
+    def spare_step(self, now: float) -> float:
+        """Return the seconds that each of its steps may take if it is probably to be done in time."""
+        if self.deadline is None or self.wants_best or not self.outlook.steps:
+            return math.inf
+        return (self.deadline - now) / self.outlook.steps
+
     @property
     def most_steps(self) -> float:
         """The steps that it can take, as far as it says so itself."""
@@ -82,10 +97,14 @@ class Ticket:
         assert self.deadline is not None
         seconds = self.deadline - self.submitted
         if self.lateness:
+            again = (
+                "" if self.retry_after is None else f" again in {self.retry_after:.1f} seconds, or"
+            )
             return DeadlineExceeded(
                 f"the request is expected to take {self.lateness:.2g} seconds longer than its `timeout` of "
-                f"{seconds:g} seconds, beside those that run, and has not begun; send it later, or with "
-                "a longer `timeout`"
+                f"{seconds:g} seconds, beside those that run, and has not begun; send it{again} with a "
+                "longer `timeout`",
+                self.retry_after,
             )
         return DeadlineExceeded(f"the request's `timeout` of {seconds:g} seconds has passed")
 

@@ -15,6 +15,9 @@ class WaitingLine:
     * among these, the first in the order of fair shares: clients take turns by work, and each client's
       requests come in their order.
 
+    Those that have been deferred, since they will probably miss their deadlines, come behind all others. The
+    first of them is the one whose steps may take longest.
+
     The fair order is start-time fair queuing (Goyal, Vin and Cheng 1996). A request's tag is the work that
     its client had asked for before it, or the tag of the last request that began, if that is more.
 
@@ -26,6 +29,7 @@ class WaitingLine:
         self._ageing = ageing
         # in one line all come in the order of their tags and of their ages, so only the first can be next
         self._lines: dict[tuple[int, Hashable], dict[int, Ticket]] = {}
+        self._deferred: dict[int, Ticket] = {}
         self._tickets: dict[int, Ticket] = {}
         self._begun = 0.0  # tag of the last request that began
         self._asked: dict[Hashable, float] = {}  # tag of each client's next request
@@ -43,31 +47,52 @@ class WaitingLine:
         self._tickets[ticket.index] = ticket
         self.work += work
 
+    def defer(self, ticket: Ticket) -> None:
+        """Let all others pass a request that waits."""
+        self._leave_line(ticket)
+        self._deferred[ticket.index] = ticket
+
+    def get(self, index: int) -> Ticket | None:
+        """Return the request with this index, if it waits."""
+        return self._tickets.get(index)
+
     def remove(self, index: int) -> Ticket | None:
         """Remove and return the request with this index, if it waits."""
         ticket = self._tickets.pop(index, None)
         if ticket is not None:
-            key = ticket.priority, ticket.client
-            del self._lines[key][index]
-            if not self._lines[key]:
-                del self._lines[key]
+            if self._deferred.pop(index, None) is None:
+                self._leave_line(ticket)
             self.work -= ticket.cost.work
         return ticket
 
-    def pop(self, now: float) -> Ticket | None:
-        """Remove and return the request whose turn it is."""
+    def next(self, now: float) -> Ticket | None:
+        """Return the request whose turn it is."""
         firsts = (next(iter(line.values())) for line in self._lines.values())
         ticket = min(firsts, key=lambda one: self._rank(one, now), default=None)
-        if ticket is not None:
-            self.remove(ticket.index)
-            self._begun = max(self._begun, ticket.tag)
-            # what a client had asked for before this counts no more
-            self._asked = {c: tag for c, tag in self._asked.items() if tag > self._begun}
+        if ticket is None and self._deferred:
+            ticket = max(self._deferred.values(), key=lambda one: one.spare_step(now))
         return ticket
+
+    def is_deferred(self, ticket: Ticket) -> bool:
+        """Whether all others pass a request that waits."""
+        return ticket.index in self._deferred
+
+    def begin(self, ticket: Ticket) -> None:
+        """Remove a request whose turn it is."""
+        self.remove(ticket.index)
+        self._begun = max(self._begun, ticket.tag)
+        # what a client had asked for before this counts no more
+        self._asked = {c: tag for c, tag in self._asked.items() if tag > self._begun}
 
     def clear(self) -> list[Ticket]:
         """Remove and return all requests."""
         return [ticket for index in list(self._tickets) if (ticket := self.remove(index))]
+
+    def _leave_line(self, ticket: Ticket) -> None:
+        key = ticket.priority, ticket.client
+        del self._lines[key][ticket.index]
+        if not self._lines[key]:
+            del self._lines[key]
 
     def _rank(self, ticket: Ticket, now: float) -> tuple[float, float, int]:
         level = ticket.priority + (now - ticket.submitted) // self._ageing

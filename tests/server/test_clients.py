@@ -8,6 +8,8 @@ import sys
 import httpx
 import pytest
 
+from pybeam.engine.failures import Interrupted
+from pybeam.serving.engine_thread import EngineThread
 from pybeam_client import AsyncClient, Client, ServerError
 from support.example_lines import LINES, translations
 from support.paths import ROOT
@@ -123,6 +125,28 @@ def test_client(server):
             with pytest.raises(ServerError, match=r"400.*width") as caught:
                 ask("a", width=1000)
             assert (caught.value.status, caught.value.field) == (400, "width")
+
+
+def test_the_best_so_far(monkeypatch):
+    """The deadline passes behind the third step."""
+    between_steps = EngineThread.between_steps
+
+    def interrupting(engine, load):
+        leaving = dict(between_steps(engine, load))
+        engine.has_news[0] = engine.must_leave[0] = True  # so that each call is one step
+        return leaving | ({i: Interrupted() for i in engine._tickets} if load.age == 3 else {})
+
+    monkeypatch.setattr(EngineThread, "between_steps", interrupting)
+
+    async def test():
+        async with app_client() as inner:
+            transport = httpx.ASGITransport(inner.app)
+            async with AsyncClient("http://localhost", transport=transport) as client:
+                return await client.translations(LINES[3], timeout=30, on_deadline="best")
+
+    [found] = asyncio.run(test())
+    assert (found["reason"], found["ended"]) == ("deadline", False)
+    assert found["times"]["steps"] == 3 and found["text"] and not found["alternatives"]
 
 
 @pytest.mark.slow

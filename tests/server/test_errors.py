@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from pybeam.server.errors import from_service
+from pybeam.serving import DeadlineExceeded
 from support.example_lines import LINES
 from support.server_app import run
 
@@ -218,6 +220,13 @@ def test_504(http):
     body = {"text": LINES[3], "width": 32, "timeout": 1e-6}
     check(http.post("/v1/translations", json=body), 504, "timeout")
     check(http.post("/v1/translations", json={**body, "stream": True}), 504, "timeout")
+
+
+def test_a_request_that_would_be_late_may_come_again():
+    error = from_service(DeadlineExceeded("it is expected to be late", 3.2))
+    assert (error.status, error.field, error.headers) == (503, "timeout", {"Retry-After": "4"})
+    error = from_service(DeadlineExceeded("its time is over"))
+    assert (error.status, error.headers) == (504, {})
 
 
 def test_priorities_are_bounded():

@@ -7,6 +7,7 @@ import pytest
 import pybeam
 from pybeam.serving import DeadlineExceeded
 from pybeam.serving.answers import Cost
+from pybeam.serving.forecast import NUM_STEPS
 from pybeam.serving.speed_estimate import SpeedEstimate
 from support.gates import WAIT_SECONDS, Clock
 from support.served import REQUESTS, answers, expected, gated, wait_for
@@ -87,12 +88,12 @@ def test_the_best_so_far_is_taken():
     clock = Clock()
     model, service = gated(name="greedy", clock=clock)
     futures = at_the_gate(model, service, REQUESTS[:3], timeout=2, on_deadline="best")
-    clock.now += 3
+    clock.now += 2
     model.open()
     whole = expected("greedy")
     for i, future in enumerate(futures):
         served = future.result(WAIT_SECONDS)
-        assert served.times.total == 3
+        assert served.times.total == 2
         assert (served.reason, served.result.stop_reason) == ("deadline", "interrupted")
         [one] = served.result.hypotheses
         assert not one.ended
@@ -126,6 +127,33 @@ def ticking(clock, schedule, **options):
     return model, service
 
 
+def test_the_best_so_far_leaves_a_step_before_its_deadline():
+    """When steps are known to take so long that the next one would end behind it."""
+    clock = Clock()
+    _, service = ticking(clock, pybeam.Fifo(4), name="greedy")
+    answers([service.submit(request) for request in REQUESTS])
+    long = pybeam.Request([1], source_id=1, min_length=199, max_length=200)
+    began = clock.now
+    served = service.submit(long, timeout=1.0, on_deadline="best").result(WAIT_SECONDS)
+    assert (served.reason, served.result.stop_reason) == ("deadline", "interrupted")
+    assert 0.9 < clock.now - began <= 1.0
+    service.close()
+
+
+def test_a_step_that_is_longer_than_any_before_leaves_no_best_so_far():
+    """By the clock on the wall: its caller hears of it while the step still waits at the gate."""
+    model, service = gated(name="greedy")
+    answers([service.submit(request) for request in REQUESTS])
+    [future] = at_the_gate(model, service, REQUESTS[:1], timeout=0.02, on_deadline="best")
+    with pytest.raises(DeadlineExceeded, match="has passed"):
+        future.result(WAIT_SECONDS)
+    assert not model.gate.is_set()
+    model.open()
+    wait_for(lambda: service.status().num_running == 0)
+    assert answers([service.submit(REQUESTS[1])]) == expected("greedy")[1:2]
+    service.close()
+
+
 def test_what_is_expected_to_be_late_does_not_begin_beside_others():
     clock = Clock()
     model, service = ticking(clock, pybeam.Fifo(4))
@@ -137,13 +165,44 @@ def test_what_is_expected_to_be_late_does_not_begin_beside_others():
         service.submit(REQUESTS[5], timeout=0.011).result(WAIT_SECONDS)
     [other] = at_the_gate(model, service, REQUESTS[6:7])
     num_calls = len(model.calls)
+    forecast = service._groups["default"].queue.deadlines.forecast
+    for _ in range(NUM_STEPS):
+        # a request that is alone takes long, too
+        forecast.stepped(forecast.rows(4), 0.1, clock.now)
     hopeless = service.submit(REQUESTS[7], timeout=0.02)
     hopeful = service.submit(REQUESTS[8], timeout=1000)
     model.open()
-    with pytest.raises(DeadlineExceeded, match=r"expected to take .* longer than its `timeout` of"):
+    with pytest.raises(
+        DeadlineExceeded, match=r"expected to take .* longer than its `timeout` of"
+    ) as caught:
         hopeless.result(WAIT_SECONDS)
+    assert caught.value.retry_after is None, "it is too short for a request that is alone, too"
     assert answers([other, hopeful]) == [expected()[6], expected()[8]]
     assert not [calls for calls in model.calls[num_calls:] if 7 in calls]
+    service.close()
+
+
+def test_who_waits_hears_that_it_will_be_late_before_it_is():
+    """And after how long it may come again: when those before it have begun."""
+    clock = Clock()
+    model, service = ticking(clock, pybeam.Fifo(1))
+    for _ in range(2):
+        answers([service.submit(request) for request in REQUESTS])
+    wait_for(lambda: service.status().num_running == 0)
+    [first] = at_the_gate(model, service, REQUESTS[6:7])
+    others = [service.submit(request) for request in REQUESTS]
+    waits = service.submit(REQUESTS[7], timeout=1.0)
+    clock.now += 0.5
+    service._groups["default"].look()
+    assert not waits.done()
+    clock.now += 0.45
+    service._groups["default"].look()
+    with pytest.raises(DeadlineExceeded, match="send it again in") as caught:
+        waits.result(0)
+    # a step takes 14 ms, and a request at least 5 of them
+    assert 0.5 < caught.value.retry_after < 5.0
+    model.open()
+    assert answers([first, *others]) == [expected()[6], *expected()]
     service.close()
 
 

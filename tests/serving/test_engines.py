@@ -10,7 +10,7 @@ import pytest
 import pybeam
 from pybeam.models import FunctionModel
 from pybeam.serving import DeadlineExceeded, EngineStalled, Listener
-from pybeam.serving.forecast import Forecast
+from pybeam.serving.forecast import Forecast, Outlook
 from support.gates import WAIT_SECONDS, GatedModel
 from support.search_models import random_model
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
@@ -124,7 +124,7 @@ def test_cancelled_requests_leave_the_engine_that_has_them():
 
 def test_a_lonely_hopeless_request_ends_no_engine(monkeypatch):
     """An idle engine that finds nothing but a request that is expected to be late goes on waiting."""
-    monkeypatch.setattr(Forecast, "least_seconds", lambda *_: 50.0)
+    monkeypatch.setattr(Forecast, "outlook", lambda *_: Outlook(50.0, 1.0, 50.0))
     model, service = started(2)
     model.shut()
     slow = service.submit(REQUESTS[0])

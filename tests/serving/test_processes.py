@@ -29,7 +29,7 @@ from pybeam.serving.engine_process import (
     portable,
     send,
 )
-from support.gates import WAIT_SECONDS
+from support.gates import WAIT_SECONDS, Clock
 from support.served import MODEL, REQUESTS, answers, decoder, expected, is_alive, told, wait_for
 
 # sources at which the model fails
@@ -200,15 +200,18 @@ def test_who_goes_leaves_before_the_next_step():
 
 
 def test_the_best_so_far_comes_at_the_deadline():
-    door = Door()
-    with started(model=door.model) as service:
+    door, clock = Door(), Clock()
+    with started(model=door.model, clock=clock) as service:
         service.submit(REQUESTS[0]).result(WAIT_SECONDS)
         door.shut()
         # the process goes on until it hears of the deadline
         long = pybeam.Request([1], source_id=1, min_length=399, max_length=400)
-        future = service.submit(long, timeout=0.2, on_deadline="best")
+        future = service.submit(long, timeout=2, on_deadline="best")
         door.until_a_step_waits()
-        wait_for(lambda: service._groups["default"].queue.must_leave[0])
+        clock.now += 2
+        # as the timer does
+        service._groups["default"].look()
+        assert service._groups["default"].queue.must_leave[0]
         door.open()
         served = future.result(WAIT_SECONDS)
         assert served.reason == "deadline" and served.result.stop_reason == "interrupted"
