@@ -290,7 +290,7 @@ ENTRIES = (
     *("decode", "stream", "score", "Service", "Service, two engines", "Service, two processes"),
     "Worker",
 )
-EVENTS = ("none", "cancel", "bad request", "model raises", "memory given back")
+EVENTS = ("none", "cancel", "interrupted", "bad request", "model raises", "memory given back")
 READING = ("at once", "late")
 BACKENDS = ("native", "reference")
 

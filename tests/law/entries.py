@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pybeam
 from law.case import BAD, NUM_ALTERNATIVES, Case
 from pybeam.corpus import Worker
 from pybeam.engine.arrivals import Arrivals
+from pybeam.engine.failures import Interrupted
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial, Result
 from pybeam.serving import Certain, Service
@@ -27,6 +29,9 @@ SECONDS = 30.0  # more than any request takes
 
 class Gone(Exception):
     """Why a request leaves."""
+
+
+LEAVES: dict[str, type[Exception]] = {"cancel": Gone, "interrupted": Interrupted}
 
 
 @dataclass
@@ -49,10 +54,13 @@ class Outcome:
 
 
 class Leaving(Arrivals):
-    """Requests of which one leaves before the third step."""
+    """Requests of which one leaves before a step, the third one if nothing else is said."""
 
-    def __init__(self, requests: list[pybeam.Request]) -> None:
+    def __init__(
+        self, requests: list[pybeam.Request], index: int, error: Exception, step: int = 3
+    ) -> None:
         self._requests = iter(list(enumerate(requests)))
+        self._index, self._error, self._step = index, error, step
         self._num_passes = 0
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
@@ -60,7 +68,7 @@ class Leaving(Arrivals):
 
     def between_steps(self, load: Any) -> dict[int, Exception]:
         self._num_passes += 1
-        return {BAD: Gone()} if self._num_passes == 3 else {}
+        return {self._index: self._error} if self._num_passes == self._step else {}
 
 
 def handed_in(case: Case, requests: list[pybeam.Request]) -> list[pybeam.Request]:
@@ -110,7 +118,9 @@ def _decode(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcom
 
 
 def _stream(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
-    arriving = Leaving(requests) if case.event == "cancel" else requests
+    arriving: Any = requests
+    if case.event in LEAVES:
+        arriving = Leaving(requests, BAD, LEAVES[case.event]())
     for item in decoder.stream(arriving, partial=case.output == "partials"):
         if isinstance(item, Partial):
             assert item.index not in outcome.results, "a partial result comes behind the result"
@@ -140,9 +150,14 @@ def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outco
 
 
 def _submitted(case: Case, service: Service, requests: list, outcome: Outcome) -> None:
-    futures = [service.submit(request, client=str(i % 2)) for i, request in enumerate(requests)]
+    futures = [
+        service.submit(request, client=str(i % 2), **options_of(case, i))
+        for i, request in enumerate(requests)
+    ]
     if case.event == "cancel":
         futures[BAD].cancel()
+    if case.event == "interrupted":
+        interrupt(service, futures[BAD].done)
     for i, future in enumerate(futures):
         try:
             outcome.add(i, future.result(SECONDS).result)
@@ -150,6 +165,23 @@ def _submitted(case: Case, service: Service, requests: list, outcome: Outcome) -
             outcome.add(i, None)
         except Exception as error:
             outcome.add(i, Result(i, requests[i].id, [], "error", error=error))
+
+
+def options_of(case: Case, index: int) -> dict[str, Any]:
+    """The options of a request that takes the best so far."""
+    is_taken = case.event == "interrupted" and index == BAD
+    return dict(timeout=1e6, on_deadline="best") if is_taken else {}
+
+
+def interrupt(service: Service, is_done: Callable[[], bool]) -> None:
+    """Pretend that the deadline of a request passes as soon as an engine has it, if it is not done before."""
+    queue, end = service._group_of(None).queue, time.monotonic() + SECONDS
+    while BAD not in queue.taken and not is_done():
+        assert time.monotonic() < end, "no engine takes it"
+        time.sleep(0)
+    with queue.changed:
+        if (ticket := queue.taken.get(BAD)) is not None:
+            queue._let_leave(ticket, Interrupted())
 
 
 async def _all_streamed(case: Case, service: Service, requests: list, outcome: Outcome) -> None:
@@ -164,12 +196,14 @@ async def _all_streamed(case: Case, service: Service, requests: list, outcome: O
                         await stream.aclose()
                         outcome.add(i, None)
                         return
+                    if case.event == "interrupted" and i == BAD:
+                        interrupt(service, stream._future.done)
                 else:
                     outcome.add(i, event.result)
         except Exception as error:
             outcome.add(i, Result(i, requests[i].id, [], "error", error=error))
 
-    streams = [service.stream(request) for request in requests]
+    streams = [service.stream(request, **options_of(case, i)) for i, request in enumerate(requests)]
     await asyncio.gather(*(listen(i, stream) for i, stream in enumerate(streams)))
 
 

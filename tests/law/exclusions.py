@@ -67,7 +67,12 @@ EXCLUSIONS = (
     _leave_out(
         "a call of `decode`, `score` or a worker returns when all is done, so nobody can cancel in it",
         entry=("decode", "score"),
-        event=("cancel",),
+        event=("cancel", "interrupted"),
+    ),
+    _leave_out(
+        "the time of a worker's lines is never over",
+        entry=("Worker",),
+        event=("interrupted",),
     ),
     _leave_out(
         "partial results come from a stream or a service",

@@ -13,10 +13,12 @@ import pytest
 import pybeam
 from law import axes
 from law.case import BAD, NUM_ALTERNATIVES, Case, Raised
-from law.entries import Outcome, handed_in, run
-from law.oracle import assert_as_in_plain_python
+from law.entries import Leaving, Outcome, handed_in, run
+from law.oracle import assert_as_in_plain_python, assert_stopped_as_in_plain_python
+from pybeam.engine.failures import Interrupted
 from pybeam.limits import SourceLimit
 from pybeam.request import Hypothesis, Request, Result
+from pybeam.serving import DeadlineExceeded
 from support.invariants import check_state
 
 # sums of a row hang on its neighbours there, so that scores are equal up to rounding
@@ -49,6 +51,8 @@ def assert_laws(case: Case) -> None:
     for i, (request, expected) in enumerate(zip(requests, alone, strict=True)):
         result = outcome.results[i]
         if i == BAD and assert_event(case, result, expected):
+            if result is not None:
+                assert_partials(case, outcome.partials.get(i, []), result)
             continue
         assert_same(result, expected, tolerance(case))
         assert_sums_and_order(case, request, result)
@@ -73,6 +77,23 @@ def results_alone(case: Case) -> list[Result]:
     return found
 
 
+def assert_stopped(case: Case, result: Result) -> None:
+    """The best so far is that of the same search alone, and of plain Python, stopped after as many steps."""
+    if result.steps == 0:
+        assert result.hypotheses == [], "there is a best so far before the first step"
+        return
+    # a pass, and none of its own step, goes before the first one; what is given may be read at once
+    step = result.steps + 1
+    for _ in range(result.steps + 2):
+        stops = Leaving([case.requests[BAD]], 0, Interrupted(), step)
+        [alone] = case.decoder(alone=True).stream(stops)
+        if alone.steps == result.steps:
+            break
+        step += result.steps - alone.steps
+    assert_same(result, alone, tolerance(case))
+    assert_stopped_as_in_plain_python(case, BAD, result)
+
+
 def scores_alone(case: Case, targets: list[list[int]]) -> list[Result]:
     decoder = case.decoder(alone=True)
     pairs = zip(case.requests, targets, strict=True)
@@ -90,6 +111,13 @@ def assert_event(case: Case, result: Result | None, expected: Result) -> bool:
     """Check what became of the request that something happened to. Returns whether something did."""
     if case.event == "cancel" and case.entry != "Worker":
         return result is None
+    if case.event == "interrupted":
+        assert result is not None
+        if isinstance(result.error, DeadlineExceeded):
+            return True  # it had no token of its own
+        if result.stop_reason == "interrupted":
+            assert_stopped(case, result)
+            return True
     if case.event == "bad request":
         assert isinstance(result.error, ValueError) and "prefix" in str(result.error)
         assert result.hypotheses == []

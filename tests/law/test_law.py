@@ -115,6 +115,7 @@ def test_no_other_values_are_impossible():
     named = [{"guessed", "gumbel"}, {"guessed", "rnn"}, {"guessed", "marian-ssru"}]
     named += [{"guessed", "wrapped-mamba"}, {"guessed", "width"}, {"guessed", "width by step"}]
     named += [{"guessed", "alternatives"}, {"cancel", "alternatives"}]
+    named += [{"interrupted", "alternatives"}]
     assert sorted(map(sorted, pairs)) == sorted(map(sorted, named))
 
 

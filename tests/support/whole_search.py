@@ -118,7 +118,8 @@ class Search:
         self.has_topped = False
         self.num_before = 0  # tokens of the prefix that count in lengths
 
-    def run(self, prefix: list[int]) -> Outcome:
+    def run(self, prefix: list[int], most_steps: float = INF) -> Outcome:
+        """Search behind a prefix; it is interrupted after so many steps."""
         rules = self.rules
         steps = expansions = 0
         first = Entry([])
@@ -152,9 +153,15 @@ class Search:
                     if entry.ended or not rules.ended_only:
                         self.finish(entry, is_cut=True)
             if reason:
-                ranked = sorted(self.finished, key=lambda entry: -np.float32(self.final(entry)))
-                return Outcome(ranked[: rules.n_best], reason, steps, expansions)
+                return Outcome(self.ranked(), reason, steps, expansions)
+            if steps == most_steps:
+                found = self.ranked() or beam[:1]
+                return Outcome(found, "interrupted", steps, expansions)
         raise AssertionError("max_length is a reason")
+
+    def ranked(self) -> list[Entry]:
+        found = sorted(self.finished, key=lambda entry: -np.float32(self.final(entry)))
+        return found[: self.rules.n_best]
 
     def final(self, entry: Entry) -> float:
         scale = self.rules.scale
