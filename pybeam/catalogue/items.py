@@ -126,9 +126,9 @@ class AllowedItems(ColumnProcessor):
         log_probs = backend.catalogue_columns(arrays, logits, here, data[1], rules)
         return Columns(log_probs, arrays, here, rules)
 
-    def in_steps(self, arrays: Sequence[Tensor], eos_id: int) -> StepColumns:
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
         words, line, token, first, state = arrays
-        rules = self._rules(eos_id, 0, are_logits=True)
+        rules = self._rules(eos_id, 0, are_logits=are_logits)
         return StepColumns(CatalogueArrays(token, first, words), line, state, rules)
 
     def _rules(self, eos_id: int, num_columns: int, *, are_logits: bool) -> ColumnRules:

@@ -53,6 +53,8 @@ class Processor(ABC):
         by_source: whether `of_source` gives each source one of its own.
         separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
         gives_columns: whether it is a `ColumnProcessor`.
+        is_neutral: whether it changes nothing for its request, so that steps may leave it out. It has no
+            state.
     """
 
     stage: Stage = "logits"
@@ -68,6 +70,7 @@ class Processor(ABC):
     gives_columns: ClassVar[bool] = False
     forces_first: bool = False
     by_source: bool = False
+    is_neutral: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -190,9 +193,19 @@ def stage_of(processor: AnyProcessor) -> Stage:
 
 
 def edit_of(processor: AnyProcessor) -> EditRule | None:
-    """Return the edit of a processor, unless a class of others has changed what it does."""
-    owner = next(cls for cls in type(processor).__mro__ if {"__call__", "edit"} & vars(cls).keys())
-    return processor.edit if isinstance(processor, Processor) and "edit" in vars(owner) else None
+    return _of_call(processor, "edit")
+
+
+def is_neutral(processor: AnyProcessor) -> bool:
+    return bool(_of_call(processor, "is_neutral"))
+
+
+def _of_call(processor: AnyProcessor, name: str) -> Any:
+    """Return an attribute that tells of `__call__`; None if a class of others has changed that."""
+    classes = type(processor).__mro__
+    owner = next(cls for cls in classes if {"__call__", name} & vars(cls).keys())
+    is_told = isinstance(processor, Processor) and name in vars(owner)
+    return getattr(processor, name) if is_told else None
 
 
 def perturbs(processor: AnyProcessor) -> bool:

@@ -16,7 +16,14 @@ from pybeam.backends.defaults import HALVES
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Edit, EditList, EditRule, Survivors
 from pybeam.models.rows import Rows
-from pybeam.processors.base import AnyProcessor, Processor, edit_of, perturbs, stage_of
+from pybeam.processors.base import (
+    AnyProcessor,
+    Processor,
+    edit_of,
+    is_neutral,
+    perturbs,
+    stage_of,
+)
 
 if TYPE_CHECKING:
     from pybeam.processors.columns import ColumnProcessor, Columns
@@ -28,7 +35,6 @@ class ProcessorChain:
     """The processors of an algorithm, applied to a step's logits in their order.
 
     Attributes:
-        are_edits: whether the backend has a kernel for all of them.
         normalises: whether the results are logits still, which `select` must normalise.
         perturbs: whether the results are no log-probabilities, see `Processor`.
         log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
@@ -44,7 +50,12 @@ class ProcessorChain:
         self._backend = backend
         self._processors = [_DeviceProcessor(p, device) for p in processors]
         self._runs = _runs(self._processors, device, backend)
-        self.are_edits = not any(isinstance(run, _DeviceProcessor) for run in self._runs)
+        # those that no program knows, and slots where one of them has something to do
+        self._others = [i for i, kept in enumerate(self._processors) if kept in self._runs]
+        self._busy: set[int] = set()
+        self._ends_in_columns = bool(processors) and _gives_columns(processors[-1])
+        if self._ends_in_columns:
+            self._others.pop()
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         # what normalises reads halves, and writes float32
@@ -82,6 +93,12 @@ class ProcessorChain:
         """
         for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
             kept.open(slots, column)
+        self._busy.difference_update(slots)
+        self._busy.update(
+            slot
+            for slot, own in zip(slots, processors, strict=True)
+            if not all(is_neutral(own[i]) for i in self._others)
+        )
         self._build()
         known = [prompt for prompt in prompts if prompt is not None]
         if self._processors and known:
@@ -136,26 +153,31 @@ class ProcessorChain:
         assert _gives_columns(kept.processor)
         return kept.processor.wanted(self._backend, rows, kept.data(rows))
 
+    def is_known(self, slot: Tensor, *, narrows: bool) -> bool:
+        """Whether a program can do what a call does to the logits of these slots [A], step after step."""
+        if narrows != self._ends_in_columns:
+            return False
+        return not self._busy or self._busy.isdisjoint(slot.tolist())
+
     def edits(self) -> tuple[EditList, Tensor]:
         """All edits as one list, for a program that does the whole chain, and the prompts."""
         rules: list[int] = []
         arrays: tuple[Tensor, ...] = ()
-        for edits in self._runs:
-            if isinstance(edits, _DeviceProcessor):
-                continue  # it gives columns
-            own = edits.told()
-            if edits.stage == "log_probs":
-                rules += EditRule(Edit.LOG_SOFTMAX).words
-            rules, arrays = rules + own.rules, arrays + own.arrays
+        are_logits = True
+        for run in self._runs[:-1] if self._ends_in_columns else self._runs:
+            if are_logits and run.stage == "log_probs":
+                rules, are_logits = [*rules, *EditRule(Edit.LOG_SOFTMAX).words], False
+            if not isinstance(run, _DeviceProcessor):
+                own = run.told()
+                rules, arrays = rules + own.rules, arrays + own.arrays
         return EditList(rules, arrays), self.prompts
 
-    def step_columns(self, eos_id: int) -> StepColumns | None:
-        """Return what a program needs to do all that a call that narrows does; None: it cannot."""
-        if len(self._processors) != 1:
-            return None
-        kept = self._processors[0]
-        assert _gives_columns(kept.processor)
-        return kept.processor.in_steps(kept.arrays, eos_id)
+    def step_columns(self, eos_id: int) -> StepColumns:
+        """Return what a program needs to make the columns of what edits leave, where a call narrows."""
+        *others, last = self._processors
+        assert _gives_columns(last.processor)
+        are_logits = all(kept.stage == "logits" for kept in others)
+        return last.processor.in_steps(last.arrays, eos_id, are_logits=are_logits)
 
     def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
         """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten.

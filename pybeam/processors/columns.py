@@ -48,15 +48,16 @@ class ColumnProcessor(Processor):
             are_logits: whether `logits` are to be normalised.
         """
 
-    def in_steps(self, arrays: Sequence[Tensor], eos_id: int) -> StepColumns | None:
-        """Return what a program needs to do what `columns` does, step after step; None: it cannot.
+    @abstractmethod
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
+        """Return what a program needs to do what `columns` does, step after step.
 
         Args:
             arrays: the shared parameters [T, n] and the line [S] int32 of every slot, where there are some;
                 the parameters of every slot [S, …]; the constants; and the state.
             eos_id: the model's first EOS.
+            are_logits: as for `columns`.
         """
-        return None
 
     @abstractmethod
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:

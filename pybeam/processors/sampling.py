@@ -41,6 +41,10 @@ class Draw(Processor):
         seed = torch.tensor(self.seed, dtype=torch.int64)
         return torch.tensor(temperature, dtype=torch.float32), seed
 
+    @property
+    def is_neutral(self) -> bool:  # type: ignore[override]
+        return self.temperature == 0
+
     def for_target(self) -> Draw:
         return dataclasses.replace(self, temperature=0.0)
 

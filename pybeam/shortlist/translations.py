@@ -96,7 +96,7 @@ class AllowedTranslations(ColumnProcessor):
         log_probs = backend.catalogue_columns(arrays, logits, node, line, rules)
         return Columns(log_probs, arrays, node, rules)
 
-    def in_steps(self, arrays: Sequence[Tensor], eos_id: int) -> StepColumns:
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
         token, last = arrays
         slot = torch.arange(len(last), dtype=INT)
         rules = self._rules(eos_id, 0)

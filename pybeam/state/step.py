@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import SelectInputs, StepColumns
+from pybeam.backends.arrays import SelectInputs
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.layer_program import LayerCall
 from pybeam.contracts import Survivors
@@ -102,24 +101,18 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `select` is given what edits leave, or columns, in this step and those after it."""
+        """Whether the program can choose by itself, in this step and those after it."""
         if self._adjusts or self.rows.wanted is not None:
             return False
-        return self._arrays.processors.are_edits or self._columns is not None
-
-    @cached_property
-    def _columns(self) -> StepColumns | None:
-        """Return what the program needs to see the columns that `choose` sees."""
-        if not self._narrows:
-            return None
-        return self._arrays.processors.step_columns(self.rows.eos_id)
+        return self._arrays.processors.is_known(self.rows.slot, narrows=self._narrows)
 
     def go_on(
         self, call: LayerCall, live: Tensor, most: int, is_called: Tensor
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         """Do this step, if it is plain, and those that follow. See `BeamProgram.run`."""
-        edits = self._arrays.processors.edits()
-        return self._program.run(*call, edits, self._columns, live, most, is_called)
+        chain = self._arrays.processors
+        columns = chain.step_columns(self.rows.eos_id) if self._narrows else None
+        return self._program.run(*call, chain.edits(), columns, live, most, is_called)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

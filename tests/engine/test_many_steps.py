@@ -156,36 +156,54 @@ def test_requests_with_edits_of_their_own_follow_one_another(name, counts, monke
     assert not any(result.error for result in many)
 
 
-@pytest.mark.parametrize("kind", ["m2m_100", "causal-gemma3"])
-def test_columns_follow_one_another(kind, counts, monkeypatch):
-    """Requests have filters of their own, prefixes, or neither."""
+@pytest.mark.parametrize(
+    ("kind", "edits"), [("m2m_100", "of both"), ("m2m_100", "of logits"), ("causal-gemma3", "none")]
+)
+def test_columns_follow_one_another(kind, edits, counts, monkeypatch):
+    """Requests have filters of their own, prefixes, or neither. Edits come before the columns."""
     filters = [ITEMS.filter(deny=[0]), ITEMS.filter(allow=range(5)), None]
     rules = [allowed_items(ITEMS, filters[i % 3]) for i in range(len(SOURCES))]
     requests = [
         pybeam.Request(source, prefix=[8, 9] * (i % 2), processors=[rules[i]])
         for i, source in enumerate(SOURCES)
     ]
-    many, stats, _ = run(kind, "items", requests)
+    many, stats, _ = run(kind, "items", requests, edits=EDITS[edits])
     assert max(counts) > 1
     monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    alone, expected, _ = run(kind, "items", requests)
+    alone, expected, _ = run(kind, "items", requests, edits=EDITS[edits])
     assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
     assert all(result.hypotheses[0].items for result in many)
 
 
-def test_lists_of_sources_follow_one_another(counts, monkeypatch):
+@pytest.mark.parametrize("edits", ["none", "of both"])
+def test_lists_of_sources_follow_one_another(edits, counts, monkeypatch):
     """A target, which ends that, changes no bit of the others."""
     requests = [pybeam.Request(source, prefix=[8, 9] * (i % 2)) for i, source in enumerate(SOURCES)]
-    many, stats, _ = run("m2m_100", "translations", requests)
+    given, targets = ("m2m_100", "translations"), [*requests, pybeam.Request([3], target=[9])]
+    many, stats, _ = run(*given, requests, edits=EDITS[edits])
     assert max(counts) > 1
-    targeted, *_ = run("m2m_100", "translations", [*requests, pybeam.Request([3], target=[9])])
+    targeted, *_ = run(*given, targets, edits=EDITS[edits])
     assert essence(targeted[:-1]) == essence(many)
     monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    alone, expected, _ = run("m2m_100", "translations", requests)
+    alone, expected, _ = run(*given, requests, edits=EDITS[edits])
     assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
     for request, result in zip(requests, many, strict=True):
         listed = {8, 9, *SHORTLIST.tokens_of(request.source)}
         assert listed.issuperset(result.hypotheses[0].tokens)
+
+
+def test_what_is_neutral_is_left_out_until_a_request_uses_it(counts, monkeypatch):
+    edits = processors.suppress_tokens([4]), processors.sample()
+    many, *_ = run("m2m_100", "fixed", edits=edits)
+    num_calls = len(counts)
+    assert max(counts) > 1
+    drawing = pybeam.Request(SOURCES[2], processors=[processors.sample(0.7)])
+    found, stats, _ = run("m2m_100", "fixed", [drawing, *SOURCES], edits=edits)
+    assert [one.hypotheses for one in found[1:]] == [one.hypotheses for one in many]
+    assert 0 < sum(counts[num_calls:]) < stats.steps
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    alone, *_ = run("m2m_100", "fixed", [drawing, *SOURCES], edits=edits)
+    assert essence(found) == essence(alone)
 
 
 def test_experts_are_asked_for_every_step(counts):

@@ -175,6 +175,11 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
     "allowed_items": lambda model: [allowed_items(CATALOGUE)],
     "allowed_items, renormalised": lambda model: [allowed_items(CATALOGUE, renormalize=True)],
+    "allowed_items, behind others": lambda model: [
+        processors.repetition_penalty(1.3),
+        processors.suppress_tokens([8], stage="log_probs"),
+        allowed_items(CATALOGUE),
+    ],
     "allowed_translations": lambda model: [allowed_translations(SHORTLIST)],
     "allowed_tokens": lambda model: [processors.allowed_tokens(odd(model))],
     "min_length": lambda model: [processors.min_length(3)],
@@ -222,6 +227,11 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     ],
     "allowed_items, renormalised": lambda model: [
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS), renormalize=True)
+    ],
+    "allowed_items, behind others": lambda model: [
+        processors.repetition_penalty(0.7),
+        processors.suppress_tokens([5], stage="log_probs"),
+        allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS)),
     ],
     "allowed_translations": lambda model: [allowed_translations(OTHER_SHORTLIST)],
     "gumbel": lambda model: [processors.gumbel(7)],
@@ -325,7 +335,8 @@ SEAMS: dict[str, tuple[str, ...]] = {
 REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
     *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
-    *("allowed_items, renormalised", "suppress_tokens", "no_unk", "eos_growth"),
+    *("allowed_items, renormalised", "allowed_items, behind others"),
+    *("suppress_tokens", "no_unk", "eos_growth"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
     *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "int4", "float8_e4m3fn"),

@@ -27,7 +27,7 @@ BY_STEP = ("fixed_beam, width by step",)
 ONE_WIDTH = ("shrinking_beam", "huang_beam", "stochastic_beam", "opennmt", *axes.GUESSING)
 REWARDED = ("optimal_beam", "huang_beam")
 LONGEST_ITEM = "the tokens of the longest item and EOS"
-ITEMS = ("allowed_items", "allowed_items, renormalised")
+ITEMS = ("allowed_items", "allowed_items, renormalised", "allowed_items, behind others")
 SCORED_BY_THEMSELVES = ("ctranslate2", "fairseq", "opennmt")
 
 

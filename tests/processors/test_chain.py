@@ -109,6 +109,29 @@ def test_items_narrow_what_select_sees_only_if_they_are_asked_to():
         assert (chain.columns is not None) == narrows
 
 
+def test_a_program_knows_what_changes_nothing_until_others_say_what_it_does():
+    class Louder(type(processors.sample())):
+        def __call__(self, logits, rows, data):
+            return logits + 1.0
+
+    known, slots = [], torch.tensor([1, 2])
+    for own in (processors.sample(), processors.sample(0.7), processors.sample(), Louder()):
+        chain = ProcessorChain([own], torch.device("cpu"), backends.load("reference"))
+        chain.reserve(3, 1)
+        for given in (own, processors.sample()):
+            chain.open([2], [(given,)])
+            known.append([chain.is_known(part, narrows=False) for part in (slots[:1], slots)])
+    assert known == [
+        [True] * 2,
+        [True] * 2,
+        [True, False],
+        *[[True] * 2] * 3,
+        [True, False],
+        [True] * 2,
+    ]
+    assert not chain.is_known(slots, narrows=True)
+
+
 def test_what_follows_edits_of_one_launch_sees_their_results(monkeypatch):
     """On a backend that has a kernel for neighbours, which stands here for one that adds 1."""
     reference = backends.load("reference")
