@@ -66,6 +66,8 @@ class Edit(IntEnum):
     FIRST_TOKEN = 8  # allow one token behind the start
     LAST_TOKEN = 9  # allow only EOS at the limit
     LOG_SOFTMAX = 10  # go on with log-probabilities, in a list of edits of both stages
+    MARKS = 11  # keep marks, the ids from one on, in order around segments of text
+    RECORD = 12  # write down the log-probabilities of some tokens at one place, and change nothing
 
 
 class EditRule(NamedTuple):

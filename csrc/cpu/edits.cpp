@@ -68,6 +68,10 @@ class EditedRow {
                 return allow_eos(edit.number != 0);
             case EditKind::kLogSoftmax:
                 return log_softmax(logits_, size_, logits_);
+            case EditKind::kMarks:
+                return order_marks(edit.number, edit.ints[slot_]);
+            case EditKind::kRecord:
+                return record(edit, edit.ints + slot_ * edit.size);
         }
     }
 
@@ -160,6 +164,57 @@ class EditedRow {
         std::fill_n(logits_, size_, -INFINITY);
         kept = of_eos;
         for_eos([&](float& logit) { logit = *kept++; });
+    }
+
+    // Marks are the tokens from `begin` on, in their order. A segment of text begins and ends with
+    // one, and text is what stands before EOS. Less than 0 as the largest first mark: any token but
+    // the one before the marks may be the first.
+    void order_marks(int32_t begin, int32_t largest_first) {
+        if (done_ < 0 || done_ > position_ || begin < 1 || begin >= size_) return;
+        const bool is_first = done_ == 0;
+        forbid(begin - 1, begin);
+        if (is_first && largest_first < 0) return;
+        const int32_t* made = own_ + position_ + 1 - done_;
+        int32_t latest = done_ - 1;
+        while (latest >= 0 && made[latest] < begin) --latest;
+        const bool is_last = !is_first && latest == done_ - 1;
+        const bool begins = is_last && (done_ < 2 || made[done_ - 2] >= begin);
+        const bool ends = is_last && !begins;
+        if (begins) forbid(begin, size_);
+        // one that ends a segment may begin the next one
+        if (latest >= 0) forbid(begin, int64_t{made[latest]} + (ends ? 0 : 1));
+        if (is_first) forbid(int64_t{largest_first} + 1, size_);
+        const int64_t others = is_first ? begin : ends ? std::min(p_.eos.id[0], begin) : 0;
+        forbid(0, others);
+        if (outweigh(begin, others)) forbid(others, begin);
+    }
+
+    void forbid(int64_t first, int64_t last) {
+        first = std::clamp<int64_t>(first, 0, size_);
+        std::fill(logits_ + first, logits_ + std::clamp<int64_t>(last, first, size_), -INFINITY);
+    }
+
+    // Whether the tokens from `begin` on together are more probable than each from `others` up to
+    // there. A NaN is not less than anything.
+    bool outweigh(int64_t begin, int64_t others) const {
+        if (others >= begin) return false;
+        const RowTotal total = total_of(logits_ + begin, DType::kFloat32, size_ - begin);
+        const auto mass = static_cast<float>(total.peak + std::log(total.sum));
+        return std::all_of(logits_ + std::max<int64_t>(others, 0), logits_ + begin,
+                           [mass](float logit) { return logit < mass; });
+    }
+
+    // Changes nothing.
+    void record(const Edit& edit, const int32_t* given) const {
+        const int32_t behind = given[0], line = given[1];
+        if (done_ != -behind || line < 0 || line >= edit.num_records) return;
+        const LogSum sum = log_sum_of(logits_, DType::kFloat32, size_);
+        const int64_t num_tokens = edit.size - kRecordTokens;
+        for (int64_t i = 0; i < num_tokens; ++i) {
+            const int32_t token = given[kRecordTokens + i];
+            edit.record[line * num_tokens + i] =
+                has(token) ? sum.log_prob(logits_[token]) : -INFINITY;
+        }
     }
 
     const EditParams& p_;

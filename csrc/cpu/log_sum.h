@@ -16,12 +16,16 @@ struct LogSum {
     float log_prob(float logit) const { return (logit - peak) - log_sum; }
 };
 
-inline LogSum log_sum_of(const void* logits, DType dtype, int64_t size) {
+inline RowTotal total_of(const void* logits, DType dtype, int64_t size) {
     static thread_local Scratch<float> groups;
     const Kernels& k = kernels();
     const int64_t block = kBlockVectors * k.vector_width;
     float* block_max = groups.room((size + block - 1) / block * k.vector_width);
-    const RowTotal total = k.scan_row[static_cast<int>(dtype)](logits, size, nullptr, block_max);
+    return k.scan_row[static_cast<int>(dtype)](logits, size, nullptr, block_max);
+}
+
+inline LogSum log_sum_of(const void* logits, DType dtype, int64_t size) {
+    const RowTotal total = total_of(logits, dtype, size);
     if (total.peak == -INFINITY && !std::isnan(total.sum)) return {0.0f, 0.0f};
     return {total.peak, static_cast<float>(std::log(total.sum))};
 }

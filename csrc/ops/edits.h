@@ -59,7 +59,10 @@ class EditList {
     }
 
     Edit edit_of(int32_t kind, int32_t number, int32_t other) {
-        Edit edit{static_cast<EditKind>(kind), number, other, nullptr, nullptr, nullptr, 0, 0};
+        Edit edit{};
+        edit.kind = static_cast<EditKind>(kind);
+        edit.number = number;
+        edit.other = other;
         switch (edit.kind) {
             case EditKind::kLastToken:
             case EditKind::kLogSoftmax:
@@ -74,6 +77,7 @@ class EditList {
                 return edit;
             case EditKind::kMinLength:
             case EditKind::kFirstToken:
+            case EditKind::kMarks:
                 edit.ints = ints(next(1));
                 return edit;
             case EditKind::kBiasedPrefix: {
@@ -96,15 +100,29 @@ class EditList {
                 edit.count = ints(next(1));
                 return edit;
             }
+            case EditKind::kRecord: {
+                const Tensor &given = next(2), &record = taken();
+                edit.size = given.size(1);
+                edit.ints = ints(given);
+                check_dim("arrays", record, 2);
+                edit.num_records = record.size(0);
+                PYBEAM_CHECK_VALUE(record.size(1) == edit.size - kRecordTokens,
+                                   "a record must have a number for each of ",
+                                   edit.size - kRecordTokens, " tokens, but has ", record.size(1));
+                edit.record = state<float>("arrays", record, ScalarType::kFloat32, record.sizes());
+                return edit;
+            }
         }
         fail<std::invalid_argument>("an edit must be one of `Edit`, but is ", kind);
     }
 
-    const Tensor& next(int64_t dim) {
+    const Tensor& next(int64_t dim) { return checked("arrays", taken(), dim); }
+
+    const Tensor& taken() {
         PYBEAM_CHECK_VALUE(!arrays_.empty(), "`arrays` has fewer tensors than the edits need");
         const Tensor& array = arrays_.front();
         arrays_ = arrays_.subspan(1);
-        return checked("arrays", array, dim);
+        return array;
     }
 
     const Tensor& checked(const char* name, const Tensor& array, int64_t dim) const {

@@ -20,7 +20,13 @@ enum class EditKind : int32_t {
     kFirstToken,
     kLastToken,
     kLogSoftmax,
+    kMarks,
+    kRecord,
 };
+
+// Where the tokens of `kRecord` begin in its line of `ints`: behind how many tokens of the prefix
+// follow that place, and the line of the record.
+constexpr int64_t kRecordTokens = 2;
 
 // One edit. Its arrays have a line per slot, and those that it lacks are null.
 struct Edit {
@@ -31,10 +37,13 @@ struct Edit {
     const int32_t* count;  // how many sequences a slot has
     int64_t size;          // of a line of `ints`: tokens, or sequences
     int64_t longest;       // tokens of a sequence
+    float* record;         // [num_records, size - kRecordTokens], what is written down
+    int64_t num_records;
 
     bool reads_history() const {
         return kind == EditKind::kRepetition || kind == EditKind::kNgram ||
-               kind == EditKind::kSequences || kind == EditKind::kBiasedPrefix;
+               kind == EditKind::kSequences || kind == EditKind::kBiasedPrefix ||
+               kind == EditKind::kMarks;
     }
 };
 

@@ -15,12 +15,12 @@ _OF_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 
 
 def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Copy numbers (lists, an array, a tensor on the host) to the device. The host does not wait."""
+    """Return numbers (lists, an array, a tensor) on the device. The host does not wait."""
     if isinstance(values, list) and dtype in _OF_NUMPY:
         # NumPy reads a list sooner than torch
         values = np.array(values, dtype=_OF_NUMPY[dtype])
     tensor = torch.as_tensor(values, dtype=dtype)
-    if device.type != "cuda":
+    if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     # a copy from memory that is not pinned would wait for all work before it
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -20,6 +20,7 @@ from pybeam.models import load_model
 from pybeam.models.transformer.model import TransformerSession
 from pybeam.processors.chain import ProcessorChain
 from pybeam.shortlist import allowed_translations
+from pybeam.speech import whisper_timestamps
 from pybeam.state.step import Step
 from support.built_in_models import saved
 from support.laws import ALGORITHMS, CPU, CheckedEngine, essence
@@ -101,6 +102,7 @@ EDITS = {
         processors.token_penalty(7, 0.6),
         processors.suppress_tokens_at_start([11], stage="log_probs"),
     ),
+    "of marks": (whisper_timestamps(25, max_initial=4), processors.suppress_tokens([4, 30])),
 }
 
 CASES = [(kind, "none") for kind in KINDS]

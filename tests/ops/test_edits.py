@@ -70,6 +70,39 @@ def test_log_probs_follow_logits():
     assert row == pytest.approx([third - 1, -INF, -INF, third, third])
 
 
+def test_marks_that_are_no_columns_are_nobodys():
+    rules = [(Edit.MARKS, begin) for begin in (-1, 0, V, V + 1)]
+    logits = torch.arange(V).float()[None]
+    assert edited(rules, [ints([9])] * 4, logits) == [[0, 1, 2, 3, 4]]
+    # the largest first mark may be beyond them, and a prefix longer than the hypothesis
+    history, position = ints([[0]]), ints([0])
+    first = dict(history=history, position=position)
+    assert edited([(Edit.MARKS, 3)], [ints([V])], logits, **first) == [[-INF] * 3 + [3, 4]]
+    assert edited([(Edit.MARKS, 1)], [ints([2])], logits, prefix_length=ints([9])) == [
+        [-INF] * 3 + [3, 4]
+    ]
+
+
+def test_a_nan_beside_marks_is_still_reported():
+    """No sum of marks is more probable than it."""
+    for token, begin in ((1, 3), (4, 3)):
+        logits = torch.tensor([[0.0, 0, 0, 9, 9]])
+        logits[0, token] = math.nan
+        [row] = edited([(Edit.MARKS, begin)], [ints([9])], logits, history=ints([[0, 1, 1]]))
+        assert math.isnan(row[token]) and row[0] == 0
+
+
+def test_records_stand_in_their_lines():
+    """Where so many tokens of the prefix follow; an absurd line is nobody's."""
+    record, logits = torch.zeros(3, 2), torch.zeros(4, V)
+    given = ints([[0, 1, 4, V], [1, 0, 2, 3], [0, 3, 0, 0], [0, -1, 0, 0]])
+    places = dict(prefix_length=ints([2, 2, 2, 2]), max_length=ints([9] * 4))
+    rules = [(Edit.TOKENS, -1), (Edit.RECORD,)]
+    found = edited(rules, [ints([[1]] * 4), given, record], logits, **places)
+    assert found == [[0, -INF, 0, 0, 0]] * 4
+    assert record.tolist() == [[0, 0], [pytest.approx(-math.log(4)), -INF], [0, 0]]
+
+
 WRONG = [
     ([(Edit.TOKENS,)], [], {}, "fewer tensors than"),
     ([], [torch.ones(2)], {}, "but has 1 more"),
@@ -80,6 +113,15 @@ WRONG = [
     ([(Edit.TOKENS,)], [torch.ones(2, 3)], {}, "must be int32, but is float32"),
     ([(Edit.MIN_LENGTH,)], [ints([[1], [1]])], {}, "must have 1 dimensions, but has 2"),
     ([(Edit.BIASED_PREFIX,)], [torch.ones(2, 1), ints([[1], [1]])], {}, "must have two numbers"),
+    ([(Edit.RECORD,)], [ints([[0, 1, 2]] * 2)], {}, "fewer tensors than"),
+    ([(Edit.RECORD,)], [ints([[0]] * 2), torch.ones(2, 0)], {}, "a number for each of -1 tokens"),
+    (
+        [(Edit.RECORD,)],
+        [ints([[0, 1, 2]] * 2), torch.ones(2, 2)],
+        {},
+        "each of 1 tokens, but has 2",
+    ),
+    ([(Edit.RECORD,)], [ints([[0, 1, 2]] * 2), ints([[1]])], {}, "must be float32, but is int32"),
     ([], [], dict(prompt=ints([[3]])), "`prompt` must have a line for each"),
     (
         [],

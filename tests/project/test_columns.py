@@ -51,6 +51,7 @@ def enum_of(owner: str, name: str) -> list[str]:
             [n.removeprefix("finished_") for n in arrays.FINISHED_FLOAT_COLUMNS],
         ),
         ("Drafts", "Int", arrays.DRAFT_COLUMNS),
+        ("", "EditKind", [n.lower() for n in contracts.Edit.__members__]),
         ("", "Finishing", [n.lower() for n in contracts.Finishing.__members__]),
         ("", "Certificate", [n.lower() for n in contracts.Certificate.__members__]),
         ("", "Top", [n.lower() for n in contracts.Top.__members__]),

@@ -15,8 +15,15 @@ import triton.language as tl
 from torch import Tensor
 
 from pybeam import contracts
-from pybeam.triton_kernels.arithmetic import log1p
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
+from pybeam.triton_kernels.logits.whole_rows import (
+    BANNED,
+    allow_eos,
+    allow_one,
+    bias_prefix,
+    order_marks,
+    record,
+)
 from pybeam.triton_kernels.select.options import MAX_EOS, ends
 
 # an edit, the addresses of two arrays, their two sizes, and two numbers
@@ -32,10 +39,11 @@ TOKEN_PENALTY = tl.constexpr(int(contracts.Edit.TOKEN_PENALTY))
 BIASED_PREFIX = tl.constexpr(int(contracts.Edit.BIASED_PREFIX))
 FIRST_TOKEN = tl.constexpr(int(contracts.Edit.FIRST_TOKEN))
 LAST_TOKEN = tl.constexpr(int(contracts.Edit.LAST_TOKEN))
+MARKS = tl.constexpr(int(contracts.Edit.MARKS))
+RECORD = tl.constexpr(int(contracts.Edit.RECORD))
 
 # tokens of a hypothesis that a program reads at once: one variant of the kernel for each
 BLOCKS = (256, 1024, 4096)
-BANNED = tl.constexpr(-float("inf"))
 
 
 class Seen(NamedTuple):
@@ -128,52 +136,6 @@ def ban_sequences(
             b_length += (b_token >= 0).to(tl.int32)
         m_spared = (spares_eos > 0) & (b_length == 1) & ends(b_last, eos)
         ban(p_row, b_last, m_banned & ~m_spared)
-
-
-@triton.jit
-def bias_prefix(
-    p_row, p_history, p_log, p_prefix, size, position, done, num_columns, BLOCK: tl.constexpr
-):
-    """Make the next token of a prefix likely, if the hypothesis has followed it so far."""
-    first = position + 1 - done
-    differs = done * 0
-    for start in range(0, tl.minimum(size, done), BLOCK):
-        o_place = start + tl.arange(0, BLOCK)
-        m_place = o_place < tl.minimum(size, done)
-        b_made = tl.load(p_history + first + o_place, mask=m_place, other=-1)
-        b_wanted = tl.load(p_prefix + o_place, mask=m_place, other=-1)
-        differs = tl.maximum(differs, tl.max((b_made != b_wanted).to(tl.int32), 0))
-    is_within = (done >= 0) & (done < size)
-    wanted = tl.load(p_prefix + done, mask=is_within, other=-1)
-    if (wanted >= 0) & (differs == 0):
-        log_beta, log_rest = tl.load(p_log), tl.load(p_log + 1)
-        for start in range(0, num_columns, BLOCK):
-            o_token = start + tl.arange(0, BLOCK)
-            m_token = o_token < num_columns
-            b_logit = tl.load(p_row + o_token, mask=m_token, other=0.0) + log_rest
-            b_largest = tl.maximum(b_logit, log_beta)
-            b_far = tl.where(b_largest == BANNED, BANNED, -tl.abs(b_logit - log_beta))
-            b_sum = tl.where(b_logit == b_logit, b_largest + log1p(tl.exp(b_far)), b_logit)
-            tl.store(p_row + o_token, tl.where(o_token == wanted, b_sum, b_logit), mask=m_token)
-
-
-@triton.jit
-def allow_one(p_row, token, num_columns, BLOCK: tl.constexpr):
-    """Forbid all tokens but one, whose logit becomes 0."""
-    for start in range(0, num_columns, BLOCK):
-        o_token = start + tl.arange(0, BLOCK)
-        b_logit = tl.where(o_token == token, 0.0, BANNED)
-        tl.store(p_row + o_token, b_logit, mask=o_token < num_columns)
-
-
-@triton.jit
-def allow_eos(p_row, is_scored, eos, num_columns, BLOCK: tl.constexpr):
-    """Forbid all tokens but those that end a hypothesis; these become 0 unless they are scored."""
-    for start in range(0, num_columns, BLOCK):
-        o_token = start + tl.arange(0, BLOCK)
-        m_ends = ends(o_token, eos)
-        m_written = (o_token < num_columns) & (~m_ends | (is_scored == 0))
-        tl.store(p_row + o_token, tl.where(m_ends, 0.0, BANNED), mask=m_written)
 
 
 @one_variant(
@@ -277,6 +239,30 @@ def edit_kernel(
         elif kind == LAST_TOKEN:
             if done + 1 == tl.load(p_max_length + slot * limit_stride):
                 allow_eos(p_row, number, eos, num_columns, BLOCK)
+        elif kind == MARKS:
+            if done >= 0:
+                largest_first = tl.load(p_first_int)
+                if (done == 0) & (largest_first < 0):
+                    # the first token may be any other
+                    tl.store(p_row + number - 1, BANNED)
+                else:
+                    order_marks(
+                        p_row,
+                        p_own,
+                        number,
+                        largest_first,
+                        position,
+                        done,
+                        eos_0,
+                        num_columns,
+                        BLOCK,
+                    )
+        elif kind == RECORD:
+            p_given = first.to(tl.pointer_type(tl.int32)) + slot * size
+            line = tl.load(p_given + 1)
+            if (done == -tl.load(p_given)) & (line >= 0):
+                p_record = second.to(tl.pointer_type(tl.float32)) + line.to(tl.int64) * last_size
+                record(p_row, p_given, p_record, last_size, num_columns, BLOCK)
         # the next edit reads what this one wrote
         tl.debug_barrier()
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pybeam import processors
 from pybeam.arguments import ArgumentError
+from pybeam.contracts import Edit, EditRule
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
 from pybeam.limits import FREE, SourceLimit
@@ -28,7 +29,7 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 from pybeam.speech.whisper.assets import WhisperAssets
 from pybeam.speech.whisper.options import TranscriptionOptions
-from pybeam.speech.whisper.timestamps import TimestampsBehind, WhisperTimestamps
+from pybeam.speech.whisper.timestamps import WhisperTimestamps
 from pybeam.stopping import Stop
 
 NO_LINE = -1
@@ -133,26 +134,27 @@ class RecordLogProbs(Processor):
     per_request: ClassVar = ("back", "line")
 
     def parameters(self) -> tuple[Tensor, ...]:
-        return torch.tensor(self.back, dtype=INT), torch.tensor(self.line, dtype=INT)
+        return (torch.tensor([self.back, self.line, *self.tokens], dtype=INT),)
 
     def constants(self) -> tuple[Tensor, ...]:
-        return (torch.tensor(self.tokens, dtype=torch.long),)
+        return (self.token_log_probs.values,)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.RECORD)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        back, line, token = data  # [R], [R], [n]
-        if not self.tokens:
-            return logits
-        is_there = (rows.num_generated == -back) & (line >= 0)
-        seen = logits
+        given, values = data  # [R, 2 + n], [lines, n]
+        seen, is_there = logits, (rows.num_generated == -given[:, 0]) & (given[:, 1] >= 0)
         if not logits.is_cuda:
             # few rows are there, and on a CPU nothing waits for a look
             row = is_there.nonzero()[:, 0]
             if not row.numel():
                 return logits
-            seen, line, is_there = logits[row], line[row], is_there[row]
-        values = self.token_log_probs.values
-        place = torch.where(is_there, line, values.shape[0] - 1).long()
-        values[place] = torch.log_softmax(seen.float(), 1).index_select(1, token)
+            seen, given, is_there = logits[row], given[row], is_there[row]
+        place = torch.where(is_there, given[:, 1], len(values) - 1).long()
+        token = given[:, 2:].clamp(min=0).long()
+        values[place] = torch.log_softmax(seen.float(), 1).gather(1, token)
         return logits
 
 
@@ -188,7 +190,7 @@ class RequestBuilder:
         rules = _rules(assets, options, model.settings)
         chain = (self._recording, *_chain(search.processors, rules))
         self._begun = [
-            replace(rule, is_begun=True) for rule in rules if isinstance(rule, TimestampsBehind)
+            replace(rule, is_begun=True) for rule in rules if isinstance(rule, WhisperTimestamps)
         ]
         if any(temperature > 0 for temperature in options.temperatures):
             chain = (*chain, Draw())
@@ -262,8 +264,7 @@ def _rules(
     if options.timestamps:
         latest = options.max_initial_timestamp
         most = None if latest is None else round(latest / STAMP_SECONDS)
-        make = TimestampsBehind if options.prefix else WhisperTimestamps
-        rules.append(make(tokens.no_timestamps, most, stage))
+        rules.append(WhisperTimestamps(tokens.no_timestamps, most, stage))
     return rules
 
 

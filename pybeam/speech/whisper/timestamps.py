@@ -9,17 +9,29 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, ids, whole
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
 
+# in place of the largest first timestamp: the first token need not be one
+FREE = -1
+
 
 @dataclass(frozen=True)
 class WhisperTimestamps(Processor):
+    """See `whisper_timestamps`.
+
+    Args:
+        is_begun: whether an output begins with given tokens. As in CTranslate2, the token behind these may be
+            any but `no_timestamps`, and the rules count from there.
+    """
+
     no_timestamps: int
     max_initial: int | None = None
     stage: Stage = "logits"
-    per_request: ClassVar[tuple[str, ...]] = ("max_initial",)
+    is_begun: bool = False
+    per_request: ClassVar[tuple[str, ...]] = ("max_initial", "is_begun")
 
     def __post_init__(self) -> None:
         ids("no_timestamps", [self.no_timestamps])
@@ -28,7 +40,9 @@ class WhisperTimestamps(Processor):
         check_stage(self.stage)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        return (torch.tensor(-1 if self.max_initial is None else self.max_initial, dtype=INT),)
+        most = LARGEST_INT32 if self.max_initial is None else self.max_initial
+        largest = min(self.no_timestamps + 1 + most, LARGEST_INT32)
+        return (torch.tensor(FREE if self.is_begun else largest, dtype=INT),)
 
     def check(self, model: Model) -> None:
         # the first timestamp stands behind it
@@ -37,11 +51,16 @@ class WhisperTimestamps(Processor):
             problem = f"must be greater than EOS, which is {max(model.eos_ids)}, but is {self.no_timestamps}"
             raise ArgumentError("no_timestamps", problem)
 
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.MARKS, (self.no_timestamps + 1,), True)
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        (max_initial,) = data  # [R]
+        (largest_first,) = data  # [R]
         begin, eos = self.no_timestamps + 1, rows.eos_id
         done = rows.num_generated  # [R]
-        is_first, is_behind = done == 0, done >= 0
+        is_free, is_behind = (done == 0) & (largest_first < 0), done >= 0
+        is_first = (done == 0) & ~is_free
         # tokens of a prefix are neither text nor timestamps
         place = torch.arange(rows.history.shape[1], dtype=INT, device=logits.device)
         start = (rows.position + 1 - done)[:, None]
@@ -54,7 +73,7 @@ class WhisperTimestamps(Processor):
         token = rows.history.gather(1, latest.clamp(min=0)[:, None].long())[:, 0]
         # a timestamp that ends one segment may begin the next one
         least = torch.where(latest < 0, begin, token + 1 - is_alone.to(INT))[:, None]  # [R, 1]
-        most = torch.where(is_first & (max_initial >= 0), begin + max_initial, logits.shape[1])
+        most = torch.where(is_first, largest_first, logits.shape[1])
         stamp = torch.arange(begin, logits.shape[1], dtype=INT, device=logits.device)
         is_off = (stamp < least) | (stamp > most[:, None]) | is_pair[:, None]
         stamps = logits[:, begin:].masked_fill_(is_off & is_behind[:, None], -INF)
@@ -65,7 +84,7 @@ class WhisperTimestamps(Processor):
         largest = torch.maximum(
             _largest(text).masked_fill(no_text, -INF), _largest(others).masked_fill(is_first, -INF)
         )
-        wins = is_behind & (_log_sum(stamps) > largest)
+        wins = is_behind & ~is_free & (_log_sum(stamps) > largest)
         text.masked_fill_((no_text | wins)[:, None], -INF)
         others.masked_fill_((is_first | wins)[:, None], -INF)
         return logits
@@ -114,27 +133,3 @@ def whisper_timestamps(
     See Radford et al. 2022 (arXiv:2212.04356), section 2.3 and `ApplyTimestampRules` of openai-whisper.
     """
     return WhisperTimestamps(no_timestamps, max_initial, stage)
-
-
-@dataclass(frozen=True)
-class TimestampsBehind(WhisperTimestamps):
-    """Whisper's rules as CTranslate2 has them where an output begins with given tokens.
-
-    The token behind these may be any but `no_timestamps`. The rules count from there.
-
-    Args:
-        is_begun: whether tokens are given.
-    """
-
-    is_begun: bool = False
-    per_request: ClassVar = ("max_initial", "is_begun")
-
-    def parameters(self) -> tuple[Tensor, ...]:
-        return *super().parameters(), torch.tensor(self.is_begun)
-
-    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        *own, is_begun = data
-        is_free = (is_begun & (rows.num_generated == 0))[:, None]
-        free = logits.clone()
-        free[:, self.no_timestamps] = -INF
-        return torch.where(is_free, free, super().__call__(logits, rows, tuple(own)))

@@ -12,6 +12,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+
 from pybeam.engine.arrivals import Arrivals
 from pybeam.request import Request, Result
 from pybeam.speech.whisper.requests import Question, RequestBuilder
@@ -53,6 +55,8 @@ class WindowJobs(Arrivals):
         self._num_asked = 0
         self._num_active = 0
         self.error: BaseException | None = None  # what reading the jobs raised
+        # nobody asks before an answer comes
+        self.has_news = np.zeros(1, dtype=np.bool_)
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
         """Take the next request, with its index. More jobs begin if none has one."""

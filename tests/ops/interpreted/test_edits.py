@@ -11,6 +11,8 @@ import torch
 from pybeam import backends, processors
 from pybeam.backends import defaults
 from pybeam.processors.chain import ProcessorChain
+from pybeam.speech import whisper_timestamps
+from pybeam.speech.whisper.requests import RecordLogProbs, TokenLogProbs
 from pybeam.triton_kernels.logits import edits
 from support.processor_rows import EOS, START, processed, random_histories, rows_of
 
@@ -97,6 +99,38 @@ def test_numbers_of_requests(monkeypatch):
     expected = processed(*given, requests=requests)
     monkeypatch.setattr("support.processor_rows.BACKEND", "triton")
     assert same(processed(*given, requests=requests), expected)
+
+
+@pytest.mark.parametrize("stage", ["logits", "log_probs"])
+def test_marks(stage, block, monkeypatch):
+    """In all states of a segment, within a prefix and behind it; other requests begin with given tokens."""
+    rows = [[START, *own] for own in ([], [21], [21, 4], [21, 4, 24], [21, 24, 24], [22, 5], [25])]
+    lengths = [0, 0, 0, 0, 0, 2, 3]
+    chain = (ALL[0], whisper_timestamps(20, max_initial=3, stage=stage))
+    requests = [(ALL[0], dataclasses.replace(chain[1], is_begun=i % 2 > 0)) for i in range(7)]
+    for favour in (-3, 0, 3):
+        logits = logits_of(len(rows))
+        logits[:, 21:] += favour
+        given = chain, logits, rows, lengths
+        monkeypatch.setattr("support.processor_rows.BACKEND", "reference")
+        expected = processed(*given), processed(*given, requests=requests)
+        monkeypatch.setattr("support.processor_rows.BACKEND", "triton")
+        assert same(processed(*given), expected[0])
+        assert same(processed(*given, requests=requests), expected[1])
+
+
+def test_records(block, monkeypatch):
+    rows, lengths = [[START], [START, 4], [START, 4, 6], [START, 9]], [0, 1, 2, 2]
+    records = []
+    for backend in ("reference", "triton"):
+        monkeypatch.setattr("support.processor_rows.BACKEND", backend)
+        record = RecordLogProbs(TokenLogProbs(6, 3, torch.device("cpu")), (5, 2, 9))
+        requests = [(dataclasses.replace(record, back=i % 2, line=i + 1),) for i in range(4)]
+        logits = logits_of(4).nan_to_num(nan=1.0)
+        assert same(processed([record], logits, rows, lengths, requests=requests), logits)
+        records.append(record.token_log_probs.values)
+    torch.testing.assert_close(*records, rtol=1e-6, atol=1e-6)
+    assert (records[0].sum(1) < 0).tolist() == [False, True, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("block", [2], indirect=True)

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.engine.engine import Engine
 from pybeam.speech.transcript import Stretch
+from pybeam.state.step import Step
 from support.speech_models import tone
 from support.tiny_whisper import (
     BEGIN,
@@ -49,6 +51,23 @@ def test_transcripts_are_those_of_each_recording_alone(model, directory, kind):
     assert sum(len(one.segments) for one in alone) > 8
     for schedule in (pybeam.Fifo(3), pybeam.Streaming(4, row_budget=11), pybeam.Batch(16)):
         assert transcribed(model, directory, recordings, options, schedule=schedule) == alone
+
+
+def test_windows_step_without_the_engine(model, directory, monkeypatch):
+    """But for samples, and with the same transcripts."""
+    pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    recordings, counts, go_on = sounds(*LENGTHS, seed=6), [], Step.go_on
+
+    def noted(*given):
+        done = go_on(*given)
+        counts.append(done[0])
+        return done
+
+    monkeypatch.setattr(Step, "go_on", noted)
+    many = transcribed(model, directory, recordings)
+    assert sum(counts) > 2 * len(counts) > 0
+    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+    assert transcribed(model, directory, recordings) == many
 
 
 @pytest.mark.slow
