@@ -73,8 +73,23 @@ def run(kind: str, name: str, arrivals=None, schedule=None, edits=()):
     return sorted(results, key=lambda result: result.index), engine.stats, workspace
 
 
-def numbers(stats: Stats) -> list[int]:
-    return [stats.steps, stats.expansions, stats.refills, stats.pages]
+@pytest.fixture
+def checked(counts, monkeypatch):
+    """Run, as `run` does, and compare what many steps give with the steps one by one."""
+
+    def check(*given, steps_alone=False, **more):
+        counts.clear()
+        many, stats, _ = run(*given, **more)
+        assert steps_alone or max(counts) > 1
+        num_calls = len(counts)
+        monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
+        alone, expected, _ = run(*given, **more)
+        assert essence(many) == essence(alone) and len(counts) == num_calls
+        for name in ("steps", "expansions", "refills", "pages"):
+            assert getattr(stats, name) == getattr(expected, name)
+        return many
+
+    return check
 
 
 # positions of padding, positions that layers see; behind prompts: tables of positions, rotary embeddings,
@@ -112,18 +127,12 @@ CASES += [(kind, edits) for kind in ("m2m_100", "causal-gpt2") for edits in EDIT
 @pytest.mark.thinned(most=8)
 @pytest.mark.parametrize(("kind", "edits"), CASES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_many_steps_are_the_steps_one_by_one(kind, name, edits, counts, monkeypatch):
-    many, stats, _ = run(kind, name, edits=EDITS[edits])
-    assert bool(ALGORITHMS[name].processors) or max(counts) > 1
-    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    num_calls = len(counts)
-    alone, expected, _ = run(kind, name, edits=EDITS[edits])
-    assert essence(many) == essence(alone) and len(counts) == num_calls
-    assert numbers(stats) == numbers(expected)
+def test_many_steps_are_the_steps_one_by_one(kind, name, edits, checked):
+    checked(kind, name, edits=EDITS[edits], steps_alone=bool(ALGORITHMS[name].processors))
 
 
 @pytest.mark.parametrize("name", ["fixed", "adaptive"])
-def test_requests_with_edits_of_their_own_follow_one_another(name, counts, monkeypatch):
+def test_requests_with_edits_of_their_own_follow_one_another(name, checked):
     """Their prefixes, limits and lists differ."""
     edits = (
         processors.no_repeat_ngram(2, counts_start=True),
@@ -148,20 +157,14 @@ def test_requests_with_edits_of_their_own_follow_one_another(name, counts, monke
         )
         for i, source in enumerate(SOURCES)
     ]
-    many, stats, _ = run("m2m_100", name, requests, edits=edits)
-    assert max(counts) > 1
-    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    num_calls = len(counts)
-    alone, expected, _ = run("m2m_100", name, requests, edits=edits)
-    assert essence(many) == essence(alone) and len(counts) == num_calls
-    assert numbers(stats) == numbers(expected)
+    many = checked("m2m_100", name, requests, edits=edits)
     assert not any(result.error for result in many)
 
 
 @pytest.mark.parametrize(
     ("kind", "edits"), [("m2m_100", "of both"), ("m2m_100", "of logits"), ("causal-gemma3", "none")]
 )
-def test_columns_follow_one_another(kind, edits, counts, monkeypatch):
+def test_columns_follow_one_another(kind, edits, checked):
     """Requests have filters of their own, prefixes, or neither. Edits come before the columns."""
     filters = [ITEMS.filter(deny=[0]), ITEMS.filter(allow=range(5)), None]
     rules = [allowed_items(ITEMS, filters[i % 3]) for i in range(len(SOURCES))]
@@ -169,43 +172,31 @@ def test_columns_follow_one_another(kind, edits, counts, monkeypatch):
         pybeam.Request(source, prefix=[8, 9] * (i % 2), processors=[rules[i]])
         for i, source in enumerate(SOURCES)
     ]
-    many, stats, _ = run(kind, "items", requests, edits=EDITS[edits])
-    assert max(counts) > 1
-    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    alone, expected, _ = run(kind, "items", requests, edits=EDITS[edits])
-    assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
+    many = checked(kind, "items", requests, edits=EDITS[edits])
     assert all(result.hypotheses[0].items for result in many)
 
 
 @pytest.mark.parametrize("edits", ["none", "of both"])
-def test_lists_of_sources_follow_one_another(edits, counts, monkeypatch):
+def test_lists_of_sources_follow_one_another(edits, checked):
     """A target, which ends that, changes no bit of the others."""
     requests = [pybeam.Request(source, prefix=[8, 9] * (i % 2)) for i, source in enumerate(SOURCES)]
     given, targets = ("m2m_100", "translations"), [*requests, pybeam.Request([3], target=[9])]
-    many, stats, _ = run(*given, requests, edits=EDITS[edits])
-    assert max(counts) > 1
     targeted, *_ = run(*given, targets, edits=EDITS[edits])
+    many = checked(*given, requests, edits=EDITS[edits])
     assert essence(targeted[:-1]) == essence(many)
-    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    alone, expected, _ = run(*given, requests, edits=EDITS[edits])
-    assert essence(many) == essence(alone) and numbers(stats) == numbers(expected)
     for request, result in zip(requests, many, strict=True):
         listed = {8, 9, *SHORTLIST.tokens_of(request.source)}
         assert listed.issuperset(result.hypotheses[0].tokens)
 
 
-def test_what_is_neutral_is_left_out_until_a_request_uses_it(counts, monkeypatch):
+def test_what_is_neutral_is_left_out_until_a_request_uses_it(counts, checked):
     edits = processors.suppress_tokens([4]), processors.sample()
-    many, *_ = run("m2m_100", "fixed", edits=edits)
-    num_calls = len(counts)
-    assert max(counts) > 1
     drawing = pybeam.Request(SOURCES[2], processors=[processors.sample(0.7)])
-    found, stats, _ = run("m2m_100", "fixed", [drawing, *SOURCES], edits=edits)
+    run("m2m_100", "fixed", [drawing], edits=edits)
+    assert counts == []
+    many, *_ = run("m2m_100", "fixed", edits=edits)
+    found = checked("m2m_100", "fixed", [drawing, *SOURCES], edits=edits)
     assert [one.hypotheses for one in found[1:]] == [one.hypotheses for one in many]
-    assert 0 < sum(counts[num_calls:]) < stats.steps
-    monkeypatch.setattr(Engine, "_most_steps", lambda engine: 1)
-    alone, *_ = run("m2m_100", "fixed", [drawing, *SOURCES], edits=edits)
-    assert essence(found) == essence(alone)
 
 
 def test_experts_are_asked_for_every_step(counts):
