@@ -245,7 +245,8 @@ def test_many_tokens_are_encoded_in_parts(tmp_path, backend, device, monkeypatch
     model = load_model(tmp_path, device=device)
     logits = []
     for most in (4096, 15):
-        monkeypatch.setattr("pybeam.models.transformer.model.MAX_ENCODER_TOKENS", most)
+        for name in ("CPU_ENCODER_TOKENS", "MAX_ENCODER_TOKENS"):
+            monkeypatch.setattr(f"pybeam.models.transformer.model.{name}", most)
         driver = SessionDriver(model, backend, num_slots=5)
         driver.open(dict(enumerate(sources(5, seed=8))))
         logits.append(torch.cat(list(driver.step(range(5)).values())))

@@ -23,6 +23,10 @@ from pybeam.models.transformer.layers import Stack
 from pybeam.models.transformer.running import Inputs, Seen, StackRunner, StackSession
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
+# positions that an encoder reads at once on a CPU: more are not faster, and what lies between its layers
+# would not stay in a cache that engines share
+CPU_ENCODER_TOKENS = 512
+
 
 class Weights(NamedTuple):
     """The parts of a transformer."""
@@ -107,6 +111,8 @@ class TransformerSession(StackSession):
         pool = *heads, model.cache_dtype, model.device
         self._own, self._cross = KeyValuePool(*pool), KeyValuePool(*pool)
         self._source = SourceCells(model.device)
+        is_on_cpu = model.device.type == "cpu"
+        self._most_tokens = CPU_ENCODER_TOKENS if is_on_cpu else MAX_ENCODER_TOKENS
         self._has_distances = decoder.has_distances
         # the position of the token in each cell, where positions are relative
         self._cell_position = torch.empty(0, dtype=torch.int32, device=model.device)
@@ -123,7 +129,7 @@ class TransformerSession(StackSession):
         lengths = self._lengths(sources)
         # for all at once, because a pool that grows copies what it holds
         self._source.make_room(self._cross, lengths)
-        for part in _chunks(lengths, MAX_ENCODER_TOKENS):
+        for part in _chunks(lengths, self._most_tokens):
             self._encode(sources[part], slots[part])
 
     def release(self, slots: Sequence[int]) -> None:
@@ -214,7 +220,7 @@ class TransformerSession(StackSession):
         from pybeam.models.transformer.attention import cross_attention
 
         found = []
-        for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
+        for part in _chunks(self._lengths(sources), self._most_tokens):
             states = self.states(sources[part])  # [n, d]
             lengths = self._lengths(sources[part])
             for state, own in zip(states.split(lengths), hypotheses[part], strict=True):
