@@ -216,6 +216,8 @@ class Calls:
         """
         options = self._serving(http, model, body)
         options["model"] = model.name if name is None else name
+        # a part that is cut would be taken for a whole one
+        options["on_deadline"] = "raise"
         seconds = options["timeout"] or 0.0
         end = time.monotonic() + seconds
 
@@ -272,7 +274,7 @@ class Calls:
             "timeout": most if body.timeout is None else body.timeout,
             "priority": min(body.priority, highest),
             "client": client_of(http),
-            "on_deadline": body.on_deadline,
+            "on_deadline": body.on_deadline or self.settings.on_deadline,
         }
 
 

@@ -54,8 +54,9 @@ class Serving(Body):
         allow_inf_nan=False,
         description="Seconds after which the request is given up.",
     )
-    on_deadline: Literal["raise", "best"] = Field(
-        default="raise", description="At the deadline: answer 504, or with the best found so far."
+    on_deadline: Literal["raise", "best"] | None = Field(
+        default=None,
+        description="At the deadline: answer 504, or with the best found so far; the server has a default.",
     )
     priority: int = Field(
         default=0, ge=-8, le=8, description="Higher goes first; the server says how high."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from click import FloatRange, IntRange
 
@@ -39,6 +39,8 @@ class Settings:
         otlp_endpoint: Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP,
             such as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.
         timeout: Answer 504 after this time; a request may ask for less.
+        on_deadline: When that time is over, answer 504 (raise), or with the best found so far (best). A
+            request may say which.
         max_waiting: Texts that may wait for each model; a request beyond gets 429.
         max_waiting_work: Source tokens times beam width of all texts that wait for a model; likewise 429.
         width_by_load: While so many texts wait, begin others with a beam of at most K, which is faster and
@@ -71,6 +73,7 @@ class Settings:
     audit_log: str | None = setting("FILE")
     otlp_endpoint: str | None = setting("URL")
     timeout: Positive = setting("SECONDS", 60.0)
+    on_deadline: Literal["raise", "best"] = "raise"
     max_waiting: Count = setting("N", 256)
     max_waiting_work: Count | None = setting("WORK")
     width_by_load: tuple[tuple[int, int], ...] = setting("WAITING:K", ())

@@ -143,7 +143,7 @@ class Listener:
 
         Args:
             model: its model.
-            reason: "finished", "deadline" (it passed), "cancelled" or "error".
+            reason: "finished", "deadline" (it passed, or was out of reach), "cancelled" or "error".
             cost: what was known before.
             times: where its time went.
             num_tokens: tokens of its best hypothesis; 0 without one.

@@ -127,8 +127,12 @@ def test_client(server):
             assert (caught.value.status, caught.value.field) == (400, "width")
 
 
-def test_the_best_so_far(monkeypatch):
-    """The deadline passes behind the third step."""
+@pytest.mark.parametrize("by_default", [False, True])
+def test_the_best_so_far(monkeypatch, by_default):
+    """The deadline passes behind the third step, and the request or the server takes the best so far."""
+    server, own = dict(on_deadline="raise"), dict(on_deadline="best")
+    if by_default:
+        server, own = own, {}
     between_steps = EngineThread.between_steps
 
     def interrupting(engine, load):
@@ -139,10 +143,10 @@ def test_the_best_so_far(monkeypatch):
     monkeypatch.setattr(EngineThread, "between_steps", interrupting)
 
     async def test():
-        async with app_client() as inner:
+        async with app_client(**server) as inner:
             transport = httpx.ASGITransport(inner.app)
             async with AsyncClient("http://localhost", transport=transport) as client:
-                return await client.translations(LINES[3], timeout=30, on_deadline="best")
+                return await client.translations(LINES[3], timeout=30, **own)
 
     [found] = asyncio.run(test())
     assert (found["reason"], found["ended"]) == ("deadline", False)

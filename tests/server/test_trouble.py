@@ -176,7 +176,7 @@ def steady_load(server, http: httpx.Client, seconds: float) -> None:
                 assert response.status_code == 400
             case 3:
                 response = await own.post("/v1/translations", json={"text": line, "timeout": 0.02})
-                assert response.status_code in (200, 504)
+                assert response.status_code in (200, 503, 504)
             case _:
                 response = await own.post("/v1/translations", json={"text": line})
                 assert response.status_code == 200
