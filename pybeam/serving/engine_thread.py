@@ -95,7 +95,8 @@ class EngineThread(Arrivals):
                 if not queue.taken:
                     queue.deadlines.forecast.speed.begin(queue.clock())
                 self._share = self._fair_share()
-            now, late, ticket = self._beat(), [], None
+            now, late = self._beat(), list[Ticket]()
+            ticket: Ticket | None = None
             if self._share > 0:
                 ticket, late = queue.choose(self._tickets.values(), self._rows, now)
             if ticket is not None:
