@@ -331,7 +331,7 @@ inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const W*
     });
 }
 
-// What comes before the products of a row in kWidth columns: its offset, and large inputs.
+// The sums of a row in kWidth columns before their products: its offset, and large inputs.
 inline Sums sums_before(const Int8Rows& rows, const Bytes* panel, int64_t row, int64_t column) {
     const Sums offset = broadcast_sums(rows.offset[row]);
     if (rows.large == nullptr) return offset;

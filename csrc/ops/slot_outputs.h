@@ -46,7 +46,7 @@ class SlotOutputs {
     };
 
     struct Layer {
-        // What makes it a layer of its columns.
+        // This makes it a layer of its columns.
         ColumnCopyParams copy_of(const LinearWeights& output) {
             const auto size = static_cast<int64_t>(columns.size());
             const int64_t num_panels = (size + kPanel - 1) / kPanel;

@@ -193,7 +193,8 @@ def stage_of(processor: AnyProcessor) -> Stage:
 
 
 def edit_of(processor: AnyProcessor) -> EditRule | None:
-    return _of_call(processor, "edit")
+    edit: EditRule | None = _of_call(processor, "edit")
+    return edit
 
 
 def is_neutral(processor: AnyProcessor) -> bool:

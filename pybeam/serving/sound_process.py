@@ -62,7 +62,7 @@ class SoundProcesses:
         # modules that are imported late and FFmpeg's tables are then there, and no copy makes them anew
         content = io.BytesIO()
         with wave.open(content, "wb") as file:
-            file.setparams((2, 2, 48000, 0, "NONE", None))
+            file.setparams((2, 2, 48000, 0, "NONE", "not compressed"))
             file.writeframes(bytes(48000))
         SoundFile(content, 16000).read()
         self._server.start()

@@ -25,7 +25,7 @@ MEGA = 1 << 20
 
 
 def mapping_of(array: torch.Tensor) -> dict[str, str]:
-    """What the system says of the memory around the first number of this array."""
+    """The system's facts of the memory around the first number of this array."""
     address, found = array.data_ptr(), {}
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, *words = line.split()

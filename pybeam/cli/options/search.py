@@ -245,8 +245,8 @@ class Processing:
         suppress: Never write this token, or these tokens in a row; may be given many times.
         no_unk: Never write the token for unknown words.
         shortlist: Write likely translations of the source's tokens alone, which takes less time. A lexical
-            table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt. Of a table count the 100
-            most likely translations of each token, and the first 100 tokens of the vocabulary always.
+            table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt. A table counts with the
+            100 most likely translations of each token; the first 100 tokens of the vocabulary always count.
         without: Leave out this setting of the model's generation_config.json, such as bad_words_ids or
             min_length; may be given many times.
     """
