@@ -124,6 +124,21 @@ def test_413(http):
     assert http.get("/health").status_code == 200
 
 
+def test_415_for_a_charset_that_is_slow_to_decode():
+    """Python's punycode takes minutes for a megabyte; Starlette decodes forms in the charset they name."""
+    plain, odd = (f"multipart/form-data; boundary=x{end}" for end in ("", "; Charset=PunyCode"))
+    part = 'Content-Disposition: form-data; name="q"'
+    content = f"--x\r\n{part}\r\n\r\n2n7c{'a' * 999}\r\n--x--\r\n".encode()
+
+    async def test(client):
+        for kinds in ([odd], [plain, odd], [odd, plain]):
+            headers = [("Content-Type", one) for one in kinds]
+            for path in ("/translate", "/translate_file", "/v1/audio/transcriptions"):
+                check(await client.post(path, content=content, headers=headers), 415)
+
+    run(test, keys=("good",))
+
+
 @pytest.mark.parametrize(
     "path, body, field",
     [
