@@ -72,6 +72,7 @@ class Deadlines:
         A request that is alone begins in any case: expectations come from others and may be wrong. One that
         takes the best so far begins, too.
         """
+        ticket.lateness, ticket.retry_after = 0.0, None
         ticket.outlook = self._outlook(ticket, rows, now)
         deadline = ticket.deadline
         if deadline is None or now >= deadline:
@@ -125,6 +126,9 @@ class Deadlines:
         if deadline is None:
             return math.inf
         if ticket.index not in self._taken:
+            # one that takes the best so far begins however late it is expected to be
+            if ticket.wants_best:
+                return deadline
             if self.is_hopeless(ticket, self._fewest_rows, now):
                 return now
             return min(deadline, max(now + LOOK_SECONDS, deadline - ticket.outlook.least))

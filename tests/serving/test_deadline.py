@@ -7,8 +7,10 @@ import pytest
 import pybeam
 from pybeam.serving import DeadlineExceeded
 from pybeam.serving.answers import Cost
-from pybeam.serving.forecast import NUM_STEPS
+from pybeam.serving.forecast import NUM_STEPS, Forecast, Outlook
+from pybeam.serving.model_queue import Limits, ModelQueue
 from pybeam.serving.speed_estimate import SpeedEstimate
+from pybeam.serving.ticket import Ticket
 from support.gates import WAIT_SECONDS, Clock
 from support.served import REQUESTS, answers, expected, gated, wait_for
 
@@ -225,6 +227,62 @@ def test_a_burst_after_lonely_requests_is_answered():
 
     found, seconds = burst(None)
     assert burst(1.05 * seconds) == (found, pytest.approx(seconds, rel=0.04))
+
+
+def queue_without_engines(clock):
+    return ModelQueue("", Limits(1000, None, 10.0, None), clock, None, lambda at: None)
+
+
+def submitted(queue, timeout=None, **options):
+    """A ticket that waits in the queue."""
+    now = queue.clock()
+    deadline = None if timeout is None else now + timeout
+    found = Ticket(
+        request=REQUESTS[0], cost=Cost(1, 1), submitted=now, deadline=deadline, **options
+    )
+    queue.submit(found)
+    return found
+
+
+def test_who_takes_the_best_so_far_waits_without_looks(monkeypatch):
+    """It begins in any case, however late it is expected to be."""
+    clock, looks = Clock(), []
+    queue = queue_without_engines(clock)
+
+    def outlook(*_):
+        looks.append(clock.now)
+        return Outlook(50.0, 1.0, 50.0)
+
+    monkeypatch.setattr(Forecast, "outlook", outlook)
+    tickets = [submitted(queue, 2.0, wants_best=True) for _ in range(100)]
+    for _ in range(1000):
+        clock.now += 0.001
+        queue.expire()
+    assert len(looks) <= 200
+    assert not any(one.future.done() for one in tickets)
+    clock.now += 1.001
+    queue.expire()
+    for one in tickets:
+        with pytest.raises(DeadlineExceeded, match="has passed"):
+            one.future.result(0)
+
+
+def test_who_was_expected_to_be_late_and_begins_is_late_like_any_other(monkeypatch):
+    """Expectations change: its caller hears nothing of one that no longer holds."""
+    outlooks = [Outlook(50.0, 0.1, 500.0)]
+    monkeypatch.setattr(Forecast, "outlook", lambda *_: outlooks[-1])
+    clock = Clock()
+    queue = queue_without_engines(clock)
+    submitted(queue)
+    assert queue.choose([], 0.0, clock.now)[0] is not None
+    late = submitted(queue, 1.0)
+    outlooks.append(Outlook(0.1, 0.1, 5.0))
+    assert queue.choose([], 0.0, clock.now) == (late, [])
+    clock.now += 2.0
+    queue.expire()
+    with pytest.raises(DeadlineExceeded, match="has passed") as caught:
+        late.future.result(0)
+    assert caught.value.retry_after is None
 
 
 def test_the_pace_forgets():
