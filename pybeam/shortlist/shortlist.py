@@ -189,7 +189,7 @@ class Shortlist:
         return self.listed(source).tolist()
 
     def listed(self, source: Sequence[int]) -> np.ndarray:
-        """Return what `tokens_of` returns, as an array [n] int32."""
+        """Return the tokens of `tokens_of(source)` as an array [n] int32."""
         source, lists = ids("source", source), [self._always]
         for size in self._sizes:
             grams = set(zip(*(source[i:] for i in range(size)), strict=False))
