@@ -23,6 +23,7 @@ from pybeam.server.files import Files
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
+from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
 from pybeam.serving import Certain, DeadlineExceeded, ServedResult, Service
@@ -239,15 +240,23 @@ class Calls:
         return decode
 
     @contextlib.contextmanager
-    def sound(self, file: BinaryIO, sampling_rate: int) -> Iterator[SoundFile]:
-        """Return the recording in an uploaded file, to be read at this rate."""
-        most = self.settings.max_audio_seconds
+    def sound(
+        self, http: HTTPRequest, file: BinaryIO, sampling_rate: int
+    ) -> Iterator[RequestSound]:
+        """Return the recording in an uploaded file, at this rate; seconds are charged as they are read."""
+        loop, most = asyncio.get_running_loop(), self.settings.max_audio_seconds
+
+        def count(seconds: float) -> None:
+            loop.call_soon_threadsafe(charge, http, "audio_seconds", seconds)
+
         # FastAPI may close its own file before an answer that is a stream has come to its end
         with open(os.dup(file.fileno()), "rb") as own:
-            if self.sounds is None:
-                yield SoundFile(own, sampling_rate, max_seconds=most)
-            else:
-                yield self.sounds.sound(own, sampling_rate, max_seconds=most)
+            make = SoundFile if self.sounds is None else self.sounds.sound
+            sound = RequestSound(own, make(own, sampling_rate, max_seconds=most), count)
+            try:
+                yield sound
+            finally:
+                sound.leave()
 
     def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> Options:
         most = self.settings.timeout

@@ -6,9 +6,12 @@ import asyncio
 import io
 import json
 import os
+import time
 import wave
+from pathlib import Path
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.server.auth import Keys
@@ -21,6 +24,7 @@ from pybeam.speech import SoundFile, VoiceActivity, format_transcript, read_soun
 from pybeam.speech.whisper import Recording, beam_search
 from pybeam.text.tokenizer import Tokenizers
 from support.paths import ROOT
+from support.served import wait_for
 from support.server_app import run
 from support.speech_models import tone
 from support.tiny_whisper import save_whisper
@@ -203,6 +207,57 @@ def test_recordings_are_decoded_by_other_processes(served, monkeypatch):
         run(test, model=served, sounds=processes)
     finally:
         processes.stop()
+
+
+@pytest.mark.skipif(not SoundProcesses.are_possible(), reason="needs Linux and the package av")
+def test_whoever_leaves_a_recording_pays_for_what_was_read_and_leaves_no_process(
+    served, monkeypatch, tmp_path
+):
+    read, slow = SoundFile.blocks, wav(5000, seed=3)
+
+    def blocks(self):
+        with self._file() as file:
+            is_slow = file.read() == slow
+        for _ in range(300 * is_slow):
+            time.sleep(0.03)
+            yield torch.zeros(RATE)
+        yield from read(self)
+
+    path = tmp_path / "keys.toml"
+    path.write_text(table_of("a", "one", KeyLimits(audio_seconds_per_day=1000)))
+    processes = SoundProcesses()
+    with monkeypatch.context() as patch:
+        patch.setattr(SoundFile, "blocks", blocks)
+        processes.start()
+    maker = processes._server._pid
+    children = Path(f"/proc/{maker}/task/{maker}/children")
+
+    async def test(client):
+        client.headers["Authorization"] = "Bearer one"
+        task = asyncio.ensure_future(send(client, slow))
+        while not children.read_text():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        start = time.monotonic()
+        await asyncio.to_thread(wait_for, lambda: not children.read_text())
+        assert time.monotonic() - start < 4
+        after = await client.get("/v1/models")
+        assert int(after.headers["x-ratelimit-remaining-audio-seconds"]) < 999
+
+    try:
+        run(test, model=served, sounds=processes, keys=Keys(path=str(path)))
+    finally:
+        processes.stop()
+
+
+@pytest.mark.skipif(not SoundProcesses.are_possible(), reason="needs Linux and the package av")
+def test_a_server_that_can_make_no_process_says_so(served):
+    processes = SoundProcesses()
+    processes.stop()
+    found = run(send, model=served, sounds=processes)
+    assert found.status_code == 503 and int(found.headers["retry-after"]) > 0
 
 
 @pytest.mark.parametrize(

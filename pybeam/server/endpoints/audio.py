@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,9 +17,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import AfterValidator, Field
 
 from pybeam.request import Hypothesis, Request
-from pybeam.server.auth import charge
 from pybeam.server.calls import Calls, TheCalls
-from pybeam.server.errors import APIError, from_service, refused
+from pybeam.server.errors import RETRY_SECONDS, APIError, from_service, refused
 from pybeam.server.log_probs import Scored, token_log_probs
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Body, Serving
@@ -38,6 +38,7 @@ from pybeam.speech.whisper.windows import compression_ratio
 from pybeam.text.deltas import TextDeltas
 
 router = APIRouter(prefix="/v1/audio", tags=["OpenAI"])
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
 
@@ -152,10 +153,18 @@ Read = TypeVar("Read")
 
 
 async def _read(read: Callable[..., Read], *args: Any) -> Read:
-    """Read a recording, in a thread."""
+    """Read a recording, in a thread.
+
+    Raises:
+        APIError: 422, the recording cannot be read; 503, this server cannot read any.
+    """
     try:
         return await asyncio.to_thread(read, *args)
-    except (ImportError, OSError, ValueError) as error:
+    except OSError as error:
+        logger.error("a recording was not read: %s", error)
+        problem = "no recordings can be read now; try again later"
+        raise APIError(503, problem, retry_after=RETRY_SECONDS) from error
+    except (ImportError, ValueError) as error:
         raise refused(error) from error
 
 
@@ -174,10 +183,9 @@ async def _news(
             raise refused(error) from error
         late = "the recording was not transcribed"
         decode = calls.parts(http, model, Serving(), late, transcripts.name)
-        with calls.sound(form.file.file, transcripts.sampling_rate) as sound:
+        with calls.sound(http, form.file.file, transcripts.sampling_rate) as sound:
             stretches = await _read(_stretches, sound) if form.chunking_strategy else None
             features = await _read(transcripts.read, sound)
-            charge(http, "audio_seconds", features.seconds)
             recording = Recording(features, stretches)
             async for one in transcripts.transcribe(recording_loop, recording, decode):
                 yield one
@@ -214,7 +222,7 @@ async def _one_source(
             )
     assert model.extractor is not None
     rate = model.extractor.sampling_rate
-    with calls.recordings.one(), calls.sound(form.file.file, rate) as sound:
+    with calls.recordings.one(), calls.sound(http, form.file.file, rate) as sound:
         samples = await _read(sound.read)
         try:
             transcription = await asyncio.to_thread(model.transcription, form.language, form.task)
@@ -222,7 +230,6 @@ async def _one_source(
         except (ImportError, ValueError) as error:
             raise refused(error) from error
         seconds = len(samples) / rate
-        charge(http, "audio_seconds", seconds)
         tokenizer = model.plain_tokenizer
         prefix = [*(tokenizer.prefix if tokenizer else ()), *transcription.prefix]
         request = Request(features, prefix or None)
