@@ -88,15 +88,18 @@ class Keys:
             ValueError: it is wrong. Nothing has changed then.
         """
         found = [*self._own, *(read_keys(self.path) if self.path is not None else ())]
-        former = {one.name: one.allowance for one in self._callers.values()}
-        callers = {
-            digest: Caller(name, limits, Allowance(limits, former.get(name)))
-            for name, digest, limits in found
-        }
-        if len({name for name, _, _ in found}) < len(found) or len(callers) < len(found):
+        names, digests = {name for name, _, _ in found}, {digest for _, digest, _ in found}
+        if min(len(names), len(digests)) < len(found):
             raise ValueError(
                 f"each key must have a name of its own, but two of {self.path} are the same"
             )
+        allowances = {one.name: one.allowance for one in self._callers.values()}
+        callers = {}
+        for name, digest, limits in found:
+            # requests that are being answered have it, too
+            allowance = allowances.get(name) or Allowance()
+            allowance.change(limits)
+            callers[digest] = Caller(name, limits, allowance)
         self._callers = callers
 
     def admit(self, scope: Scope, key: bytes | None) -> None:

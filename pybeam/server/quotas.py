@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import itemgetter
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ HEADERS = {
     for unit in UNITS
 }
 RATE_HEADERS = [name for names in HEADERS.values() for name in names]
+NO_LIMITS = KeyLimits()
 
 
 @dataclass
@@ -82,19 +83,23 @@ class Allowance:
 
     Args:
         limits: of the key.
-        former: the allowance of this key under other limits; all that it has used stays used.
     """
 
-    def __init__(self, limits: KeyLimits, former: Allowance | None = None) -> None:
+    def __init__(self, limits: KeyLimits = NO_LIMITS) -> None:
         self._meters: dict[tuple[str, str], TokenBucket | DailyQuota] = {}
-        used = {} if former is None else former._meters
+        self.change(limits)
+
+    def change(self, limits: KeyLimits) -> None:
+        """Take other limits; all that the key has used of them, or still uses, stays used."""
+        used, self._meters = self._meters, {}
         for one in fields(limits):
             unit, is_quota, period = one.name.partition("_per_")
             most = getattr(limits, one.name)
             if is_quota and most is not None:
                 kind = TokenBucket if period == TokenBucket.period else DailyQuota
                 meter = used.get((unit, period), kind(most))
-                self._meters[unit, period] = replace(meter, most=most)
+                meter.most = most
+                self._meters[unit, period] = meter
 
     def begin(self, unit: str) -> None:
         """Take a request that will use `unit`: tokens or audio_seconds.

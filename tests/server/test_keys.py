@@ -220,6 +220,27 @@ def test_a_file_that_is_wrong_is_refused_as_a_whole(tmp_path, text, message):
         keys.admit({"path": "/"}, key)
 
 
+def test_what_a_request_uses_counts_though_keys_are_read_again_meanwhile(keys):
+    found, scope, late = keys(a={"tokens_per_day": 9}), {"path": "/"}, {"path": "/"}
+    found.admit(scope, b"key of a")
+    keys(a={"tokens_per_day": 5})
+    found.reload()
+    scope["state"]["caller"].allowance.take("tokens", 5)
+    with pytest.raises(APIError, match="5 tokens in a day"):
+        found.admit(late, b"key of a")
+
+
+def test_a_file_that_is_refused_changes_no_limits(keys, tmp_path):
+    found = keys(a={"requests_per_day": 1})
+    limits = KeyLimits(requests_per_day=9)
+    (tmp_path / "keys.toml").write_text(table_of("a", "b", limits) + table_of("c", "b", limits))
+    with pytest.raises(ValueError, match="are the same"):
+        found.reload()
+    found.admit({"path": "/"}, b"key of a")
+    with pytest.raises(APIError, match="1 requests in a day"):
+        found.admit({"path": "/"}, b"key of a")
+
+
 def test_the_command_makes_a_table_that_the_server_takes(tmp_path):
     options = [part for name in LIMITS for part in (f"--{name}", "5")]
     made = CliRunner().invoke(commands, ["key", "alice", *options])

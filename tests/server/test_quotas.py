@@ -107,5 +107,5 @@ def test_other_limits_forget_nothing_that_was_used(clock):
     allowance = Allowance(KeyLimits(requests_per_day=3, tokens_per_day=5))
     for _ in range(3):
         assert refusal(allowance) is None
-    more = Allowance(KeyLimits(requests_per_day=4), allowance)
-    assert [refusal(more) is None for _ in range(2)] == [True, False]
+    allowance.change(KeyLimits(requests_per_day=4))
+    assert [refusal(allowance) is None for _ in range(2)] == [True, False]
