@@ -36,6 +36,7 @@ def encoded(model: ServedModel, body: ChatBody) -> list[int]:
         call["id"]: call["function"]["name"]
         for one in messages
         for call in one.get("tool_calls", [])
+        if call["id"] is not None
     }
     for one in messages:
         if one.get("tool_call_id") in named:

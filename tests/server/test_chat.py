@@ -258,15 +258,17 @@ def test_tools_reach_a_template_that_knows_them(directory, model):
     text = "{% if tools %}{{ tools[0].function.name }}{% endif %}<tool_call>" + TEMPLATE
     knowing.chat_template = Seeing(text, {"bos_token": "<s>"})
     call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    nameless = {"type": "function", "function": {"name": "b", "arguments": ""}}
     chat = [
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call, nameless]},
         {"role": "tool", "tool_call_id": "x", "content": "2"},
     ]
     body = {"messages": chat, "tools": [TOOL], "max_tokens": 2}
     asked(knowing, body, body | {"tool_choice": "none", "chat_template_kwargs": {"a": 1}})
     (messages, variables), (_, without) = seen
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert messages[0] == {"role": "user", "content": "a"}
     assert messages[2] == {"role": "tool", "content": "2", "tool_call_id": "x", "name": "add"}
     assert variables == {"tools": [TOOL]} and without == {"a": 1}
 
