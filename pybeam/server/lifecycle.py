@@ -175,13 +175,15 @@ class Server(uvicorn.Server):
         logger.info("ready")
 
     def _read_again(self) -> None:
+        num_failed = 0
         for read in self._reload:
             try:
                 read()
             except (OSError, ValueError) as error:
+                num_failed += 1
                 logger.error("SIGHUP: what was read before stays: %s", error)
-                return
-        logger.info("SIGHUP: files are read again")
+        if not num_failed:
+            logger.info("SIGHUP: files are read again")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; uvicorn calls this for SIGINT and SIGTERM."""

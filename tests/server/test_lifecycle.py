@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pybeam.server import lifecycle
+from pybeam.server.settings import Settings
 from support.example_lines import LINES
 from support.paths import MODEL
 from support.server_process import gauge, needs_proc, running, wait_until
@@ -33,6 +35,19 @@ def test_it_listens_before_it_has_loaded_its_models(server):
         assert int(early[path].headers["retry-after"]) > 0
     assert "starting" in early["/translate"].json()["error"]
     assert httpx.get(f"{server.url}/ready").status_code == 200
+
+
+def test_what_cannot_be_read_again_keeps_nothing_else_from_it():
+    """Such as the audit log, whose disk is full, when a key is withdrawn."""
+    called = []
+
+    def fail():
+        called.append("fail")
+        raise OSError("no room")
+
+    server = lifecycle.Server(lambda: None, Settings(), [fail, lambda: called.append("read")])
+    server._read_again()
+    assert called == ["fail", "read"]
 
 
 @pytest.mark.slow
