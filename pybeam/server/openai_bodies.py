@@ -14,7 +14,7 @@ from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.biases import MOST_BIAS, biases_of
 from pybeam.server.errors import APIError
-from pybeam.server.schemas import Body, Count, Ids, Length, Penalised, Sampling, Text
+from pybeam.server.schemas import Body, Count, Ids, Length, Listed, Penalised, Sampling, Text
 
 MAX_STOPS = 16
 MAX_BIASES = 1024
@@ -61,7 +61,7 @@ class Generation(Penalised, Sampling):
     n: Count | None = None
     use_beam_search: bool | None = Field(default=None, description="false: the greedy output.")
     beam_width: Count | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = Field(
+    stop: Stop | Annotated[Listed[Stop], Field(max_length=MAX_STOPS)] | None = Field(
         default=None, description="A text ends before the first of these."
     )
     stream: bool | None = None
@@ -121,7 +121,7 @@ class Generation(Penalised, Sampling):
 class CompletionsBody(Generation):
     """OpenAI's completions. The prompt is the source; what this server cannot do must keep its default."""
 
-    prompt: Text | Ids | list[Text] | list[Ids]
+    prompt: Text | Ids | Listed[Text] | Listed[Ids]
     best_of: Count | None = Field(
         default=None, description="Beam width; of samples, how many are drawn."
     )
@@ -162,9 +162,9 @@ class Message(BaseModel):
     """A message of a chat. Fields that answers have and templates do not know are left out."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[Part] | None = None
+    content: Text | Listed[Part] | None = None
     name: Text | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Listed[ToolCall] | None = None
     tool_call_id: Text | None = None
 
 
@@ -195,17 +195,17 @@ ToolChoice = Annotated[
 class ChatBody(Generation):
     """OpenAI's chat completions, for language models whose folder has a chat template."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Listed[Message], Field(min_length=1)]
     max_completion_tokens: Length | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP)
-    tools: list[Tool] | None = Field(
+    tools: Listed[Tool] | None = Field(
         default=None, description="For templates that know them, and write calls as `<tool_call>`."
     )
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    modalities: Annotated[list[str], _only(["text"], reason="answers are text")] | None = None
+    modalities: Annotated[Listed[str], _only(["text"], reason="answers are text")] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(
         default=None, description='Variables of the template: `{"enable_thinking": false}`.'
     )

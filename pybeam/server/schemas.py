@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -29,7 +29,10 @@ def _unicode(value: Any) -> Any:
 
 # JSON can spell a surrogate without its other half, which no encoding can write
 Text = Annotated[str, AfterValidator(_unicode)]
-Ids = list[Annotated[int, Field(ge=0, lt=1 << 31)]]
+T = TypeVar("T")
+# a mistake ends it: a body of a megabyte may have half a million, and each has an error of its own
+Listed = Annotated[list[T], Field(fail_fast=True)]
+Ids = Listed[Annotated[int, Field(ge=0, lt=1 << 31)]]
 Count = Annotated[int, Field(ge=1, le=4096)]
 Length = Annotated[int, Field(ge=1, lt=1 << 20)]
 # the values that a server which searches takes, too: clients that sample send them unasked
@@ -188,7 +191,7 @@ class Search(Ranked, Sampling):
     local_threshold: float | None = None
     keep_ties: bool | None = None
     ended_only: bool | None = None
-    processors: list[Processor] | None = Field(default=None, max_length=16)
+    processors: Listed[Processor] | None = Field(default=None, max_length=16)
 
     def overrides(self, algorithm: Algorithm) -> dict[str, Any]:
         """Return the options of a `pybeam.Request` that are asked for. Raises APIError if one is wrong."""
@@ -222,13 +225,13 @@ class Streamed(Search):
 class TranslationsBody(Streamed):
     """Texts to translate."""
 
-    text: Text | list[Text]
+    text: Text | Listed[Text]
 
 
 class DecodeBody(Streamed):
     """Everything that a `pybeam.Request` has. A text, ids as they are, or features [E][F]."""
 
-    source: Text | Ids | list[list[FiniteFloat]]
+    source: Text | Ids | Listed[Listed[FiniteFloat]]
     prefix: Text | Ids | None = None
     target: Text | Ids | None = Field(
         default=None, description="An output to score instead of searching."

@@ -3,12 +3,17 @@
 import asyncio
 
 import pytest
+from pydantic import ValidationError
 
+from pybeam.server.endpoints.translate import TranslateBody
 from pybeam.server.errors import from_service
+from pybeam.server.openai_bodies import ChatBody, CompletionsBody
+from pybeam.server.schemas import DecodeBody, TranslationsBody
 from pybeam.serving import DeadlineExceeded
 from support.example_lines import LINES
 from support.server_app import run
 
+WRONG = [-1] * 12
 TRANSLATE = {"q": "Y el rey dijo.", "source": "es", "target": "en"}
 
 
@@ -122,6 +127,26 @@ def test_413(http):
     check(http.post("/v1/translations", content=parts), 413)
     check(http.post("/translate", json={**TRANSLATE, "q": "a" * 20000}), 413)
     assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (TranslateBody, {"q": WRONG}),
+        (TranslationsBody, {"text": WRONG}),
+        (DecodeBody, {"source": WRONG, "prefix": WRONG, "processors": WRONG}),
+        (DecodeBody, {"source": [["a"] * 12]}),
+        (CompletionsBody, {"prompt": WRONG, "stop": WRONG}),
+        (CompletionsBody, {"prompt": [WRONG]}),
+        (ChatBody, {"messages": WRONG, "tools": WRONG, "modalities": WRONG}),
+        (ChatBody, {"messages": [{"content": WRONG, "tool_calls": WRONG}]}),
+    ],
+)
+def test_lists_of_mistakes_are_not_read_to_their_end(kind, body):
+    """A megabyte of them would be a gigabyte of errors."""
+    with pytest.raises(ValidationError) as found:
+        kind.model_validate(body)
+    assert found.value.error_count() <= 10
 
 
 def test_415_for_a_charset_that_is_slow_to_decode():

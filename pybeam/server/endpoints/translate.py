@@ -32,7 +32,7 @@ class Keyed(BaseModel):
 
 
 class TranslateBody(Keyed):
-    q: schemas.Text | list[schemas.Text]
+    q: schemas.Text | schemas.Listed[schemas.Text]
     source: str = Field(description='A code of GET /languages, or "auto".')
     target: str
     format: Literal["text", "html"] = "text"
