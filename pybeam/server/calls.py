@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO, TypeVar
 
@@ -114,11 +115,25 @@ class Calls:
         """
         options = self._serving(http, model, body)
         http.state.log_fields = {"model": model.name, "sources": len(requests)}
-        charge(http, "tokens", sum(_num_given(model, one) for one in requests))
-        work = [self.service.decode(request, **options) for request in requests]
-        results = await self.all_of(http, work)
-        charge(http, "tokens", sum(_num_generated(one) for one in results))
+        [results] = await self.all_of(http, [self._decoded(http, model, requests, options)])
         http.state.log_fields = _log_fields(model, results)
+        return results
+
+    async def _decoded(
+        self, http: HTTPRequest, model: ServedModel, requests: Sequence[Request], options: Options
+    ) -> list[ServedResult]:
+        """Decode requests; nothing is charged unless the service takes all of them."""
+        waiting: list[Future[ServedResult]] = []
+        try:
+            for request in requests:
+                waiting.append(self.service.submit(request, **options))
+        except Exception:
+            for one in waiting:
+                one.cancel()
+            raise
+        charge(http, "tokens", sum(_num_given(model, one) for one in requests))
+        results = await together([asyncio.wrap_future(one) for one in waiting])
+        charge(http, "tokens", sum(_num_generated(one) for one in results))
         return results
 
     async def all_of(self, http: HTTPRequest, work: Sequence[Awaitable[T]]) -> list[T]:
@@ -147,11 +162,11 @@ class Calls:
             APIError: it cannot begin.
         """
         options = self._serving(http, model, body)
-        charge(http, "tokens", _num_given(model, request))
         try:
             coming = self.service.stream(request, best_so_far=best_so_far, **options)
         except Exception as error:
             raise from_service(error) from error
+        charge(http, "tokens", _num_given(model, request))
         num_charged = 0
         async with coming:
             async for event in coming:
@@ -213,7 +228,7 @@ class Calls:
         Args:
             http, model, body: the call.
             late: what has not happened if the time is over.
-            name: of the model in the service, if it is another; what that reads is charged elsewhere.
+            name: of the model in the service, if it is another.
         """
         options = self._serving(http, model, body)
         options["model"] = model.name if name is None else name
@@ -230,11 +245,7 @@ class Calls:
                     "larger --timeout"
                 )
             own: Options = {**options, "timeout": left}
-            if name is None:
-                charge(http, "tokens", _num_given(model, request))
-            served = await self.service.decode(request, **own)
-            if name is None:
-                charge(http, "tokens", _num_generated(served))
+            [served] = await self._decoded(http, model, [request], own)
             return served
 
         return decode

@@ -19,6 +19,7 @@ from pybeam.server.auth import Keys
 from pybeam.server.errors import APIError
 from pybeam.server.key_file import LIMITS, table_of
 from pybeam.server.settings import KeyLimits
+from pybeam.serving import QueueFull
 from support.example_lines import LINES
 from support.server_app import client, run, served
 from support.server_process import running, wait_until
@@ -140,6 +141,34 @@ def test_tokens_are_those_of_sources_and_outputs(keys, path):
             assert used == usage["usage"]["total_tokens"]
 
     run(test, keys=keys(a={"tokens_per_day": 10000}, b={}))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "num_taken"),
+    [
+        ("/v1/translations", {"text": LINES[:3]}, 2),
+        ("/v1/translations", TEXT | {"stream": True}, 0),
+        ("/translate", {"q": LINES[0], "source": "es", "target": "en"}, 0),
+    ],
+)
+def test_what_the_service_refuses_costs_no_tokens(keys, path, body, num_taken):
+    async def test(http):
+        service, begun = http.app.state.calls.service, []
+        submit = service._submit
+
+        def refuse(*args):
+            if len(begun) == num_taken:
+                raise QueueFull("max_waiting", 1, 1, 1.0)
+            begun.append(submit(*args))
+            return begun[-1]
+
+        service._submit = refuse
+        answer = await http.post(path, json=body, headers=bearer("key of a"))
+        assert answer.status_code == 429, answer.text
+        assert answer.headers["x-ratelimit-remaining-tokens"] == "1000"
+        assert all(one.future.cancelled() for one in begun)
+
+    run(test, keys=keys(a={"tokens_per_day": 1000}))
 
 
 def test_a_stream_that_is_left_has_used_what_was_certain(keys):
