@@ -141,7 +141,7 @@ class Admission:
         self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or not self._keys or _is_open(scope["path"]):
+        if scope["type"] != "http" or not self._keys or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
 

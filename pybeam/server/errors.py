@@ -34,8 +34,6 @@ LIBRETRANSLATE_PATHS = {
 DOWNLOADS = "/download_file/"
 # OpenAI's names for the kinds of errors
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-# of a WebSocket that is closed because it asks for what it may not have (RFC 6455)
-POLICY_VIOLATION = 1008
 # and for mistakes of bodies that programs look for
 MISTAKES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 # what a validation error is found in, before the field's name
@@ -130,12 +128,9 @@ def respond(path: str, error: APIError, headers: Mapping[str, str] | None = None
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, error: APIError) -> None:
-    """Answer a request, or a WebSocket that is not accepted, with an error, and close its connection."""
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-    else:
-        response = respond(scope["path"], error, {"Connection": "close"})
-        await response(scope, receive, send)
+    """Answer a request with an error, and close its connection."""
+    response = respond(scope["path"], error, {"Connection": "close"})
+    await response(scope, receive, send)
 
 
 def install(app: FastAPI) -> None:

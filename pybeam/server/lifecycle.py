@@ -83,7 +83,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)
-        elif scope["type"] == "http":
+        else:
             await _starting(scope["path"])(scope, receive, send)
 
 
@@ -123,6 +123,8 @@ class Server(uvicorn.Server):
             settings.host,
             settings.port,
             http=bounded(settings),
+            # no endpoint is a WebSocket, and `bounded` does not see the end of what becomes one
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,

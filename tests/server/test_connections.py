@@ -162,6 +162,22 @@ def test_a_client_has_no_more_connections_than_it_may(server, http):
     wait_until(is_admitted_again)
 
 
+@needs_proc
+def test_an_upgrade_is_not_taken_and_its_connection_is_counted_no_longer(server):
+    """More of them than a client may have connections."""
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    request = HEALTH + upgrade + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+
+    def is_plain() -> bool:
+        own = ("127.0.0.3", 0)
+        with socket.create_connection(server.address, 20, source_address=own) as connection:
+            connection.sendall(request)
+            return b" 200 OK" in connection.recv(1000)
+
+    for _ in range(5):
+        wait_until(is_plain)
+
+
 def test_an_answer_that_is_not_read_is_not_kept(server):
     """Ten answers of a megabyte do not fit between a server and its client."""
     path, num = b"/static-offline-docs/swagger-ui-bundle.js", 10

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
-from pybeam.server.origins import KnownOrigins
-from pybeam.server.settings import Settings
 from support.example_lines import LINES
 from support.server_app import run
 
@@ -98,27 +95,3 @@ def test_names_in_host(host, settings, expected):
 )
 def test_kinds_of_bodies(kind, content, expected):
     assert status(content=content, Content_Type=kind) == expected
-
-
-@pytest.mark.parametrize(
-    ("origin", "expected"),
-    [
-        (b"http://localhost", "accepted"),
-        (b"http://evil.example", "websocket.close"),
-        (None, "accepted"),
-    ],
-)
-def test_websockets_of_foreign_pages(origin, expected):
-    """A browser opens them for every page, and asks nobody before."""
-    found = []
-
-    async def accept(scope, receive, send):
-        found.append("accepted")
-
-    async def send(message):
-        found.append(message["type"])
-
-    headers = [(b"host", b"localhost")] + ([(b"origin", origin)] if origin else [])
-    scope = {"type": "websocket", "path": "/", "headers": headers}
-    asyncio.run(KnownOrigins(accept, Settings())(scope, None, send))
-    assert found == [expected]
