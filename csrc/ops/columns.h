@@ -39,12 +39,11 @@ class StepColumns {
     }
 
     // Lets these slots, the only ones from now on, compute their columns alone, where all rows of a
-    // slot have the same and nobody sums over others.
-    void pack(const LinearWeights& output, const Tensor& slot) {
+    // slot have the same, nobody sums over others, and this is less work for so many rows.
+    void pack(const LinearWeights& output, const Tensor& slot, int64_t num_rows) {
         if (moves_ || columns_.normalise == Normalise::kVocabulary) return;
-        outputs_->pack(output, walk_.tree, walk_.state, walk_.num_slots,
-                       static_cast<int32_t>(columns_.eos_id), slot);
-        is_packed_ = true;
+        is_packed_ = outputs_->pack(output, walk_.tree, walk_.state, walk_.num_slots,
+                                    static_cast<int32_t>(columns_.eos_id), slot, num_rows);
     }
 
     // Finds the nodes of these rows, whose trees and places are given, and their positions.

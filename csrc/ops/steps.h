@@ -72,7 +72,7 @@ inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepR
         try {
             if (done.num > 0) rows.read(beams, slot, num_rows, &given);
             const bool may_pack = done.num == 0 && columns != nullptr && edits.empty();
-            if (may_pack) columns->pack(layers.output(), slot);
+            if (may_pack) columns->pack(layers.output(), slot, given.out->size(0));
             count(&done.read);
             const auto run = [&](SelectParams& select) {
                 select.edits = beams.of_rows(edits);

@@ -15,7 +15,9 @@ from pybeam.engine.engine import Engine
 from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import PackedLinear
 from pybeam.models.transformer.model import TransformerSession
+from pybeam.processors.chain import ProcessorChain
 from pybeam.shortlist import allowed_translations
+from pybeam.state.step import Step
 from support.laws import essence
 from support.paths import MODEL
 
@@ -77,13 +79,14 @@ LAYERS = {
 UNTOUCHED = 7.0
 
 
-@pytest.mark.thinned(most=8)
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("name", ["greedy", "fixed", "held"])
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_source_needs_its_own_columns_alone(layer, name, num_threads, sources, monkeypatch):
-    own = copy.copy(model())
-    own.output = LAYERS[layer](own.output.weight, torch.linspace(-1, 1, own.vocab_size))
+def listed(shortlist, name, schedule, network):
+    search = dataclasses.replace(ALGORITHMS[name], processors=(allowed_translations(shortlist),))
+    return pybeam.Decoder(network, search, schedule)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """The memory for logits of each call, of which nothing has been touched when the call begins."""
     call, memory = TransformerSession.call, []
 
     def noted(session, rows):
@@ -92,9 +95,54 @@ def test_a_source_needs_its_own_columns_alone(layer, name, num_threads, sources,
         return found
 
     monkeypatch.setattr(TransformerSession, "call", noted)
-    rule = allowed_translations(SHORTLIST)
-    search = dataclasses.replace(ALGORITHMS[name], processors=(rule,))
-    decoder = pybeam.Decoder(own, search, pybeam.Batch(64))
+    return memory
+
+
+@pytest.mark.thinned(most=8)
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("name", ["greedy", "fixed", "held"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_source_needs_its_own_columns_alone(
+    layer, name, num_threads, sources, memory, monkeypatch
+):
+    own = copy.copy(model())
+    own.output = LAYERS[layer](own.output.weight, torch.linspace(-1, 1, own.vocab_size))
+    # sources follow others in their slots
+    decoder = listed(SHORTLIST, name, pybeam.Fifo(6 * num_threads), own)
     chosen = essence(decoder.decode(sources))
     assert 4 * int((memory[-1] != UNTOUCHED).sum()) < memory[-1].numel()
+    assert chosen == one_by_one(decoder, sources, monkeypatch)
+
+
+@pytest.mark.parametrize("num_threads", [1])
+def test_long_lists_need_all_columns(sources, memory):
+    half = model().vocab_size // 2
+    for size, is_whole in ((half, False), (half + 1, True)):
+        shortlist = pybeam.Shortlist({}, range(3, 3 + size))
+        listed(shortlist, "greedy", pybeam.Batch(1), model()).decode(sources[:1])
+        assert bool((memory[-1] != UNTOUCHED).all()) == is_whole
+
+
+@pytest.mark.parametrize("num_threads", [1])
+def test_columns_that_a_failed_call_left_out_are_packed_by_the_next(sources, monkeypatch):
+    decoder = listed(SHORTLIST, "greedy", pybeam.Fifo(6), model())
+    go_on, step_columns = Step.go_on, ProcessorChain.step_columns
+
+    def twice(step, call, live, most, is_called):
+        def strange(chain, eos_id):
+            columns = step_columns(chain, eos_id)
+            token, first, words = columns.arrays
+            token = token.clone()
+            token[first[columns.node[live[-1]] + 1] - 1] = model().vocab_size
+            return columns._replace(arrays=columns.arrays._make((token, first, words)))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ProcessorChain, "step_columns", strange)
+            num, *_ = go_on(step, call, live, most, is_called)
+        assert num == 0
+        return go_on(step, call, live, most, is_called)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "go_on", twice)
+        chosen = essence(decoder.decode(sources))
     assert chosen == one_by_one(decoder, sources, monkeypatch)
