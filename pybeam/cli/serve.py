@@ -197,7 +197,7 @@ def serve(**values: Any) -> int:
                 f"{error}; `pybeam serve` needs `pip install 'pybeam-search[serve]'`"
             ) from error
         options = take(ServeOptions, values)
-        keys = Keys.load(options.api_key_file, os.environ.get(KEYS), options.keys)
+        load_keys = partial(Keys.load, options.api_key_file, os.environ.get(KEYS), options.keys)
     cluster, replicas = take(ClusterOptions, values), take(ReplicaOptions, values)
     directories, setup = read_directories(options.model), Setup.take(values)
     load = partial(load_models, directories, setup, options)
@@ -205,12 +205,15 @@ def serve(**values: Any) -> int:
     assert not values, "these options would be ignored"
     if cluster.on_ray:
         check_ray(options, settings)
-        parts = load, settings, keys
+        with as_failures():
+            parts = load, settings, load_keys()
         serve_on_ray(cluster, replicas, setup.device.threads, parts, options.log_level)
         return 0
     logs.set_up(options.log_level)
     with open_tracer(settings.otlp_endpoint) as tracer, sound_processes() as sounds:
         with as_failures():
+            # what decodes recordings has begun, and has none of them
+            keys = load_keys()
             audit = AuditLog(settings.audit_log) if settings.audit_log else None
 
         def start() -> FastAPI:
@@ -242,7 +245,7 @@ def serve(**values: Any) -> int:
 
 @contextmanager
 def sound_processes() -> Iterator[SoundProcesses | None]:
-    """Give what decodes recordings, copies of this process from before it has models; None: it cannot be."""
+    """Give what decodes recordings, copies of this process without models and keys; None: none can."""
     from pybeam.serving.sound_process import SoundProcesses
 
     if not SoundProcesses.are_possible():

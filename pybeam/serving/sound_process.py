@@ -46,7 +46,8 @@ class SoundProcesses:
     """Makes a process for each reading of a recording.
 
     They are copies of this process as it was at `start`, which is best called before there are models and
-    keys. Each has one file and one socket, and opens nothing else; Linux bounds its memory and its time.
+    keys; they have those of its environment. Each has one file and one socket, and opens nothing else; Linux
+    bounds its memory and its time.
     """
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ import torch
 from pybeam.cli import main
 from pybeam.cli import pybeam as commands
 from pybeam.server import app, lifecycle
+from pybeam.server.auth import Keys
 from pybeam.server.key_file import table_of
 from pybeam.server.settings import KeyLimits, Settings
 from pybeam.serving import Service
@@ -110,6 +111,16 @@ def test_what_is_wrong(arguments, code, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "KEYS").write_text(table_of("a", "b", KeyLimits()))
     assert main(["serve", *map(str, arguments)]) == code
     assert message in capsys.readouterr().err
+
+
+def test_recordings_are_decoded_by_copies_from_before_there_are_keys(settings, monkeypatch):
+    order = []
+    load = Keys.load
+    monkeypatch.setattr(Keys, "load", lambda *args: order.append("keys") or load(*args))
+    monkeypatch.setattr(SoundProcesses, "are_possible", lambda: True)
+    monkeypatch.setattr(SoundProcesses, "start", lambda self: order.append("copies"))
+    settings("--model", str(MODEL))
+    assert order == ["copies", "keys"]
 
 
 def test_every_setting_has_an_option():
