@@ -15,6 +15,7 @@ from fastapi import Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import StreamingResponse
 
+from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.request import Request
 from pybeam.server import schemas
 from pybeam.server.auth import Keys, caller_of, charge, client_of
@@ -131,7 +132,7 @@ class Calls:
             for one in waiting:
                 one.cancel()
             raise
-        charge(http, "tokens", sum(_num_given(model, one) for one in requests))
+        charge(http, "tokens", sum(_num_given(one) for one in requests))
         results = await together([asyncio.wrap_future(one) for one in waiting])
         charge(http, "tokens", sum(_num_generated(one) for one in results))
         return results
@@ -166,7 +167,7 @@ class Calls:
             coming = self.service.stream(request, best_so_far=best_so_far, **options)
         except Exception as error:
             raise from_service(error) from error
-        charge(http, "tokens", _num_given(model, request))
+        charge(http, "tokens", _num_given(request))
         num_charged = 0
         async with coming:
             async for event in coming:
@@ -317,10 +318,11 @@ def _log_fields(model: ServedModel, served: Sequence[ServedResult]) -> dict[str,
     }
 
 
-def _num_given(model: ServedModel, request: Request) -> int:
-    """Return the tokens of a request; frames of sound are none."""
-    source = 0 if model.takes_sound else len(request.source)
-    return source + len(request.target or ())
+def _num_given(request: Request) -> int:
+    """Return the tokens of a request, as which frames of features count."""
+    # windows of a recording, whose seconds count
+    is_window = isinstance(request.source, SharedFeatures)
+    return (0 if is_window else len(request.source)) + len(request.target or ())
 
 
 def _num_generated(served: ServedResult) -> int:

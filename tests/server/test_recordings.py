@@ -181,6 +181,24 @@ def test_recordings_count_by_their_seconds(served, tmp_path):
     run(test, model=served, keys=Keys(path=str(path)))
 
 
+def test_features_that_are_decoded_count_as_tokens(served, tmp_path):
+    """Otherwise sound that a client prepares itself would be free."""
+    path = tmp_path / "keys.toml"
+    path.write_text(table_of("a", "one", KeyLimits(tokens_per_day=10000)))
+    features = served.extractor(torch.zeros(RATE))
+
+    async def test(client):
+        client.headers["Authorization"] = "Bearer one"
+        found = await client.post("/v1/decode", json={"source": features.tolist()})
+        assert found.status_code == 200, found.text
+        [best, *_] = found.json()["hypotheses"]
+        assert 10000 - int(found.headers["x-ratelimit-remaining-tokens"]) > len(features) >= 100, (
+            best
+        )
+
+    run(test, model=served, keys=Keys(path=str(path)))
+
+
 @pytest.mark.skipif(not SoundProcesses.are_possible(), reason="needs Linux and the package av")
 def test_recordings_are_decoded_by_other_processes(served, monkeypatch):
     """A crash there costs one request."""
