@@ -194,7 +194,7 @@ class Bounded(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         # chunks have some bytes around them
-        self._size -= 2 * len(body)
+        self._size = max(0, self._size - 2 * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:

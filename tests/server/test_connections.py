@@ -70,6 +70,17 @@ def test_heads_and_trailers_of_many_megabytes_are_not_kept(server, http):
     assert http.get("/health").status_code == 200
 
 
+def test_trailers_are_bounded_behind_a_large_body_too(server):
+    """That of a request whose answer does not wait for it."""
+    head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    body = b"\r\n%x\r\n%s\r\n0\r\n" % (MEGA, b"a" * MEGA)
+    trailers = b"a: b\r\n" * (3 * MAX_HEAD // 6)
+    found = answer(server, head + b"Connection: close\r\n" + body, trailers + b"\r\n")
+    assert b" 404 " in found and b" 431 " not in found
+    found = answer(server, head + body, trailers + b"\r\n")
+    assert b" 404 " in found and b" 431 " in found
+
+
 def test_small_chunks_are_no_head(server):
     """A body of many chunks has more bytes around it than a head may have."""
     body = b"".join(b"%x\r\n%s\r\n" % (10, b"q=aaaaaaaa") for _ in range(1900))
