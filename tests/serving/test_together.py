@@ -108,11 +108,13 @@ def test_an_error_of_the_sources_comes_behind_what_came_before():
 
 
 def test_an_error_of_the_work_comes_in_its_place_and_ends_the_rest():
-    ended = []
+    ended, have_begun = [], asyncio.Event()
 
     async def start(place, source):
         try:
-            await asyncio.sleep(0.001 if place < 2 else 5)
+            if place == 3:
+                have_begun.set()
+            await (have_begun.wait() if place < 2 else asyncio.sleep(5))
             if place == 1:
                 raise ValueError("wrong")
             return place
