@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class Choice:
         text: without stop strings.
         rest: the end of the text that no `Delta` had.
         finish_reason: "stop", or "length" of one that was cut.
-        num_tokens: that were generated, EOS included.
+        num_tokens: that were generated, EOS included; if it was given up at a stop string, up to there.
         prompt: the number of its prompt.
         hypothesis: None: it was given up at a stop string, or the search found none.
     """
@@ -178,7 +179,7 @@ class Continuations:
                     whole = text(event.tokens).rstrip(INCOMPLETE)
                     cut, has_stop = self._stops.cut(whole)
                     if has_stop and self._may_leave:
-                        rest, num = deltas.rest(cut), len(event.tokens)
+                        rest, num = deltas.rest(cut), self._num_read(text, event.tokens)
                         prompt = self._prompt_of(number)
                         yield Choice(first, cut, rest, "stop", num, prompt, None)
                         return
@@ -196,18 +197,29 @@ class Continuations:
         for rank, one in enumerate(found):
             whole, has_stop = self._stops.cut("" if one is None else text(one.tokens))
             is_over = one is None or one.ended or has_stop
+            num = 0 if one is None else len(one.tokens) + one.ended
+            if one is not None and has_stop and self._may_leave:
+                num = self._num_read(text, one.tokens)
             choices.append(
                 Choice(
                     number * self._each + rank,
                     whole,
                     whole if rank or deltas is None else deltas.rest(whole),
                     "stop" if is_over else "length",
-                    0 if one is None else len(one.tokens) + one.ended,
+                    num,
                     prompt,
                     one,
                 )
             )
         return choices
+
+    def _num_read(self, text: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> int:
+        """Return how many of the tokens it takes until their text has a stop string."""
+
+        def has_stop(num: int) -> bool:
+            return self._stops.cut(text(tokens[:num]).rstrip(INCOMPLETE))[1]
+
+        return bisect_left(range(len(tokens)), True, key=has_stop)
 
     def _best(self, made: list[Choice]) -> list[Choice]:
         """Return the choices that are asked for, numbered anew if more were drawn."""

@@ -10,10 +10,10 @@ import pytest
 
 import pybeam
 from pybeam import processors
+from pybeam.server import continuations
 from pybeam.server.biases import biases_of, with_biases
 from pybeam.server.log_probs import bytes_of
 from pybeam.server.models import ServedModel, ServedModels
-from pybeam.server.tool_calls import split_calls
 from pybeam.text.chat import ChatTemplate
 from pybeam.text.tokenizer import Tokenizers
 from support import server_app
@@ -139,6 +139,19 @@ def test_a_text_ends_before_a_stop_string(kind, size, request):
     assert "".join(one["token"] for one in content) == expected
     # it is given up, or cut afterwards
     assert whole["usage"]["completion_tokens"] <= plain["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize("kind", ["model", "drawing"])
+def test_tokens_to_a_stop_string_do_not_depend_on_what_is_certain_when(kind, request, monkeypatch):
+    model, body = request.getfixturevalue(kind), {"seed": 4}
+    [plain] = asked(model, body)
+    body |= {"stop": texts(plain)[0][2]}
+    [left] = asked(model, body)
+    # the result comes before anything is certain
+    monkeypatch.setattr(continuations, "Certain", type(None))
+    [late] = asked(model, body)
+    assert texts(late) == texts(left)
+    assert late["usage"] == left["usage"] != plain["usage"]
 
 
 def test_drawn_answers_follow_from_their_seed(drawing):
@@ -271,15 +284,6 @@ def test_tools_reach_a_template_that_knows_them(directory, model):
     assert messages[0] == {"role": "user", "content": "a"}
     assert messages[2] == {"role": "tool", "content": "2", "tool_call_id": "x", "name": "add"}
     assert variables == {"tools": [TOOL]} and without == {"a": 1}
-
-
-def test_calls_of_tools_are_read_from_the_text():
-    call = '<tool_call>\n{"name": "add", "arguments": {"a": "é"}}\n</tool_call>'
-    text, [one, two] = split_calls(f"So:\n{call}\n{call}\n")
-    assert text == "So:\n" and one["id"] != two["id"]
-    assert one["function"] == {"name": "add", "arguments": '{"a": "é"}'}
-    for odd in ("a", f"{call} b", "<tool_call>{}</tool_call>", "<tool_call>{", "<tool_call>[]"):
-        assert split_calls(odd) == (odd, [])
 
 
 @pytest.mark.parametrize(
