@@ -244,8 +244,9 @@ class Processing:
         no_repeat_ngram: No N tokens in a row twice in a hypothesis; 3 or 4 is usual.
         suppress: Never write this token, or these tokens in a row; may be given many times.
         no_unk: Never write the token for unknown words.
-        shortlist: Write likely translations of the source's tokens alone, which takes less time. A lexical
-            table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt. A table counts with the
+        shortlist: Write likely translations of the source's tokens alone. A CPU takes less time for them
+            if the folder has no bad_words_ids, no forced_eos_token_id and no other rules; see --without. A
+            lexical table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt, counts with the
             100 most likely translations of each token; the first 100 tokens of the vocabulary always count.
         without: Leave out this setting of the model's generation_config.json, such as bad_words_ids or
             min_length; may be given many times.
