@@ -16,7 +16,7 @@ from pybeam.server.chunks import Chunks, frame_of
 from pybeam.server.continuations import Choice, Continuations, Delta, Part
 from pybeam.server.errors import APIError
 from pybeam.server.log_probs import chat_log_probs, most_probable, scored
-from pybeam.server.messages import encoded, text_of
+from pybeam.server.messages import encoded
 from pybeam.server.models import ServedModel
 from pybeam.server.openai_bodies import ChatBody
 from pybeam.server.routes import Route
@@ -34,7 +34,7 @@ async def chat_completions(http: HTTPRequest, body: ChatBody, calls: TheCalls) -
     for the `n` best ones, with the fields for beams that `/v1/completions` has.
     """
     model = calls.models.pick(body.model, takes_sound=False)
-    prompt = await _prompt(calls, model, body)
+    prompt = await _prompt(calls, http, model, body)
     outputs = Continuations(calls, http, model, body, [prompt])
     chat = _Chat(calls, http, model, body, prompt)
     if body.stream:
@@ -47,7 +47,7 @@ async def chat_completions(http: HTTPRequest, body: ChatBody, calls: TheCalls) -
     return JSONResponse({**frame, "choices": written, "usage": usage.fields})
 
 
-async def _prompt(calls: Calls, model: ServedModel, body: ChatBody) -> list[int]:
+async def _prompt(calls: Calls, http: HTTPRequest, model: ServedModel, body: ChatBody) -> list[int]:
     """Return the ids of the prompt that asks for the next message.
 
     Raises:
@@ -55,7 +55,7 @@ async def _prompt(calls: Calls, model: ServedModel, body: ChatBody) -> list[int]
     """
     # the template is read once, and tools are long
     is_short = "chat_template" in vars(model) and not body.tools
-    is_short &= sum(len(text_of(one)) for one in body.messages) <= MAX_INLINE
+    is_short &= len(await http.body()) <= MAX_INLINE
     try:
         if is_short:
             tokens = encoded(model, body)

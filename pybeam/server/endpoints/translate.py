@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl, quote
 
@@ -123,7 +124,8 @@ async def _source(
     codes = [one for one, others in targets.items() if code_of(target) in others]
     if not codes:
         raise APIError(400, f"no model here translates to {target!r}", "target")
-    [best, *_] = await calls.detector.detect([words_of(text, form) for text in texts], codes)
+    words = await asyncio.to_thread(lambda: [words_of(text, form) for text in texts])
+    [best, *_] = await calls.detector.detect(words, codes)
     return best.language if best.language in codes else codes[0], best
 
 
