@@ -156,6 +156,17 @@ inline void fetch_share(const char* next, int64_t step) {
     for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(next + step * kBytes + i, 0, 2);
 }
 
+// Adds the products of the high parts of a row's large inputs, for kWidth columns. They come behind
+// the others, when a cache has the panel.
+inline Sums add_large(Sums acc, const LargeInput* large, const Bytes* panel, int64_t column) {
+    Sums high = broadcast_sums(0);
+    for (int64_t i = 0; i < kNumLarge; ++i) {
+        const ByteVec weight = load_bytes(panel[large[i].group * kPanel + column].byte);
+        high = add_products(high, weight, reinterpret_cast<const Input*>(large[i].high));
+    }
+    return add_high(acc, high);
+}
+
 // y = x W^T for kRows rows and kSumsVecs * kWidth columns; first(row, column) are the sums before.
 // Integers are summed exactly, and what follows is the same on every instruction set: products and
 // sums are rounded one by one.
@@ -180,6 +191,16 @@ inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, int64_t 
         }
         add_group<kRows, kSumsVecs>(acc, weight, row, k);
         fetch_share<Bytes, kSumsVecs, kShares>(x.next, k);
+    }
+    if (x.rows.large != nullptr) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+            for (int c = 0; c < kSumsVecs; ++c) {
+                acc[r][c] =
+                    add_large(acc[r][c], x.rows.large + r * kNumLarge, panel, column + c * kWidth);
+            }
+        }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -331,31 +352,13 @@ inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const W*
     });
 }
 
-// The sums of a row in kWidth columns before their products: its offset, and large inputs.
-inline Sums sums_before(const Int8Rows& rows, const Bytes* panel, int64_t row, int64_t column) {
-    const Sums offset = broadcast_sums(rows.offset[row]);
-    if (rows.large == nullptr) return offset;
-    const LargeInput* const large = rows.large + row * kNumLarge;
-    Sums high = broadcast_sums(0);
-    for (int64_t i = 0; i < kNumLarge; ++i) {
-        const ByteVec weight = load_bytes(panel[large[i].group * kPanel + column].byte);
-        high = add_products(high, weight, reinterpret_cast<const Input*>(large[i].high));
-    }
-    return add_high(offset, high);
-}
-
-// And before those of a row with a group of int4.
-inline Sums sums_before(const Int8Rows& rows, const Int4Group* /*panel*/, int64_t row,
-                        int64_t group) {
-    return broadcast_sums(rows.offset[row * rows.num_offsets + group]);
-}
-
 // The same for a whole product.
 template <class W>
 inline void multiply(const Int8Inputs& x, const W* panel, int64_t first, int64_t last,
                      PanelResults& results) {
-    const auto before = [&](int64_t row, int64_t place) {
-        return sums_before(x.rows, panel, row, place);
+    const auto offset = [&](int64_t row, int64_t place) {
+        const int64_t group = std::is_same_v<W, Int4Group> ? place : 0;
+        return broadcast_sums(x.rows.offset[row * x.rows.num_offsets + group]);
     };
-    multiply_after(before, x, panel, first, last, results);
+    multiply_after(offset, x, panel, first, last, results);
 }

@@ -71,6 +71,7 @@ void multiply_rows_in_tiles(const LinearParams& params, int64_t panel, int64_t f
     PanelResults results(params, panel);
     Int8Inputs rest{params.int8_x, results.scale(), depth - in_tiles};
     rest.rows.values += 4 * in_tiles;
+    rest.rows.large = nullptr;  // they may stand in groups of tiles
     alignas(64) int32_t sums[kTile * kPanel];
     const Tiles tiles;
     for (int64_t row = first; row < last; row += kTile) {
@@ -78,8 +79,11 @@ void multiply_rows_in_tiles(const LinearParams& params, int64_t panel, int64_t f
         const int64_t start = row < last - kTile ? row : last - kTile;
         tiles.sum(params.int8_x.from(start), weight, in_tiles, sums);
         const auto before = [&](int64_t own, int64_t column) {
-            return _mm512_add_epi32(sums_before(params.int8_x, weight, own, column),
-                                    _mm512_load_si512(sums + (own - start) * kPanel + column));
+            const Sums all =
+                _mm512_add_epi32(broadcast_sums(params.int8_x.offset[own]),
+                                 _mm512_load_si512(sums + (own - start) * kPanel + column));
+            const LargeInput* large = params.int8_x.large;
+            return large == nullptr ? all : add_large(all, large + own * kNumLarge, weight, column);
         };
         multiply_after(before, rest, weight + in_tiles * kPanel, row,
                        row + kTile < last ? row + kTile : last, results);

@@ -65,7 +65,9 @@ def test_every_matrix_is_int8_and_nothing_else(kind, directories_of):
         parts = parts_of(member)
         layers = [part for part in parts if isinstance(part, PackedLinear)]
         assert len(layers) >= 4
-        assert {layer._weight.dtype for layer in layers} == {torch.uint8}
+        # decoders alone keep more bits of large inputs
+        held = torch.int8 if kind.startswith("causal") else torch.uint8
+        assert {layer._weight.dtype for layer in layers} == {held}
         others = [part for part in parts if not isinstance(part, (PackedLinear, Quantised))]
         assert others and {type(part) for part in others} == {torch.Tensor}
         assert {part.dtype for part in others} == {torch.float32}

@@ -44,13 +44,27 @@ def library(tmp_path_factory) -> ctypes.CDLL:
     return loaded
 
 
-def multiply(library, x: Tensor, q: Tensor, y: Tensor, adds: bool, first: int, last: int) -> int:
+def split(x: Tensor, large: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 values, and the inputs in the columns `large` `[rows, 4]` as the kernel's `LargeInput`."""
+    high = torch.zeros_like(x).scatter(1, large, (x.gather(1, large) + 64) >> 7)
+    parts = torch.zeros(*large.shape, 2, dtype=torch.int64)
+    parts[..., 0] = large // 4
+    place = (8 + large % 4)[..., None]
+    parts.view(torch.int8).scatter_(2, place, high.gather(1, large)[..., None].to(torch.int8))
+    return (x - 128 * high).to(torch.int8), parts
+
+
+def multiply(
+    library, x: Tensor, q: Tensor, y: Tensor, adds: bool, first: int, last: int, large=None
+) -> int:
     """y = x q^T, or y += x q^T, in the rows `first .. last`. Return the number of products of tiles."""
     depth = x.shape[1]
-    padded = torch.nn.functional.pad(x, (0, -depth % 4)).contiguous()
+    values, parts = (x, None) if large is None else split(x, large)
+    padded = torch.nn.functional.pad(values, (0, -depth % 4)).contiguous()
     offset = -128 * x.sum(1, dtype=torch.int32)
     weight = pack(Quantised(q, torch.ones(len(q))))
-    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (padded, offset, weight, y)]
+    tensors = padded, offset, parts, weight, y
+    pointers = [ctypes.c_void_p(None if t is None else t.data_ptr()) for t in tensors]
     sizes = [ctypes.c_int64(n) for n in (depth, q.shape[0], first, last)]
     return library.multiply(*pointers, ctypes.c_bool(adds), *sizes)
 
@@ -79,6 +93,30 @@ def test_sums_are_exact(isa, library, rows, num_columns, depth, adds):
     tiles = math.ceil((last - first) / TILE) if last - first >= TILE else 0
     columns = math.ceil(num_columns / PANEL) * PANEL // TILE
     assert products == tiles * columns * (math.ceil(depth / 4) // TILE)
+
+
+@pytest.mark.thinned(most=4)
+@with_vectors
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("depth", [200, 256, 130])
+@pytest.mark.parametrize("rows", [(0, 16), (3, 20), (5, 37)])
+def test_large_inputs_in_groups_of_tiles_and_behind(isa, library, rows, depth, adds):
+    """Sums are exact, and have the bits of rows that vectors multiply one by one."""
+    first, last = rows
+    q = randoms(70, depth)
+    large = torch.stack([torch.randperm(depth)[:4] for _ in range(last)])
+    large[1::3], large[2::3] = torch.arange(4), torch.arange(depth - 4, depth)
+    x = torch.randint(-127, 128, (last, depth), dtype=torch.int32)
+    x.scatter_(1, large, torch.randint(-127 * 128, 127 * 128 + 1, large.shape, dtype=torch.int32))
+    y = torch.randint(-99, 99, (last, 70)).float()
+    if not adds:
+        y[first:] = 0.0
+    alone, expected = y.clone(), y.clone()
+    expected[first:] += (x[first:] @ q.int().t()).float()
+    assert multiply(library, x, q, y, adds, first, last, large) > 0
+    for row in range(first, last):
+        assert multiply(library, x, q, alone, adds, row, row + 1, large) == 0
+    assert torch.equal(y, alone) and torch.equal(y, expected)
 
 
 @pytest.mark.thinned(most=2)

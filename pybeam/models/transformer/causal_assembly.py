@@ -35,7 +35,9 @@ class CausalAssembly:
         tables = family.tokens, family.output
         # one name, where the file gives two to one tensor
         self.names = [checkpoint.first([f"{table}.weight"]) for table in tables]
-        self.reader = WeightReader(checkpoint, device, dtype, checkpoint.first(self.names))
+        # few inputs of a language model are many times as large as the others of their row
+        given = checkpoint, device, dtype, checkpoint.first(self.names)
+        self.reader = WeightReader(*given, keeps_large=True)
 
     def model(self) -> CausalTransformer:
         config, reader = self.config, self.reader

@@ -15,9 +15,11 @@ from support.session_driver import straight_line
 PROMPT, OUTPUT = [5, 9, 30, 22, 14, 7], [3, 41, 17, 8, 8, 25]
 
 
-def rounded(x: torch.Tensor) -> torch.Tensor:
-    """The numbers that int8 stands for, row by row: whole multiples of a 127th of the largest one."""
-    step = x.double().abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
+def rounded(x: torch.Tensor, num_large: int = 0) -> torch.Tensor:
+    """The numbers that integers stand for: multiples of a 127th of a row's largest one but so many."""
+    magnitude = x.double().abs().sort(-1, descending=True).values
+    most = torch.maximum(magnitude[..., num_large], magnitude[..., 0] / 128)
+    step = most[..., None].clamp(min=1e-30) / 127
     return ((x.double() / step).round() * step).float()
 
 
@@ -28,7 +30,8 @@ def in_int8(network: transformers.PreTrainedModel) -> transformers.PreTrainedMod
     def forward(linear: nn.Linear):
         weight, bias = rounded(linear.weight), linear.bias
         return lambda x: (
-            F.linear(rounded(x).double(), weight.double()).float() + (0 if bias is None else bias)
+            F.linear(rounded(x, 4).double(), weight.double()).float()
+            + (0 if bias is None else bias)
         )
 
     for module in network.modules():

@@ -92,13 +92,14 @@ float pybeam::keep_largest(Key*, int64_t, int64_t) { return 0.0f; }
 
 // The rows `first .. last` of y = x W^T, or of y += x W^T, where every scale is 1. Returns how many
 // products tiles did, or -1 after a fault or if tiles are left behind.
-extern "C" int64_t multiply(int8_t* x, int32_t* offset, const uint8_t* weight, float* y, bool adds,
-                            int64_t depth, int64_t num_columns, int64_t first, int64_t last) {
+extern "C" int64_t multiply(int8_t* x, int32_t* offset, pybeam::LargeInput* large,
+                            const uint8_t* weight, float* y, bool adds, int64_t depth,
+                            int64_t num_columns, int64_t first, int64_t last) {
     using namespace pybeam;
     const int64_t stride = (depth + 3) / 4 * 4, panels = (num_columns + kPanel - 1) / kPanel;
     std::vector<float> ones(std::max(last, num_columns), 1.0f);
     LinearParams params{};
-    params.int8_x = {x, stride, ones.data(), offset};
+    params.int8_x = {x, stride, ones.data(), offset, 1, large};
     params.weight = weight;
     params.weight_type = WeightType::kInt8;
     params.scale = ones.data();
