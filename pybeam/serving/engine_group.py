@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -15,6 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from pybeam.decoder import Decoder
+from pybeam.limits import SourceLimit
 from pybeam.request import Request
 from pybeam.search.widths import is_width, widest
 from pybeam.serving.answers import Cost, ServiceStatus
@@ -97,13 +99,21 @@ class EngineGroup:
         for engine in self._engines:
             engine.decoder.release()
 
-    def cost(self, request: Request) -> Cost:
-        """Return what a request would cost. Raises TypeError or ValueError if its source is unfit."""
+    def assess(self, request: Request) -> tuple[Cost, float]:
+        """Return what a request would cost, and the most steps that it can take, as far as that is known.
+
+        Raises TypeError or ValueError if its source is unfit. Others of its fields are refused later.
+        """
         model, algorithm = self.decoder.model, self.decoder.algorithm
-        # a width that is none is refused later
+        num_tokens, target = model.source_length(model.check(request.source)), request.target
+        if target is not None:
+            return Cost(num_tokens, 1), len(target) + 1 if isinstance(target, Sized) else math.inf
         width = widest(request.width) if is_width(request.width) else algorithm.max_rows
-        width = 1 if request.target is not None else width
-        return Cost(model.source_length(model.check(request.source)), width)
+        most = algorithm.max_length if request.max_length is None else request.max_length
+        if isinstance(most, SourceLimit):
+            most = most.tokens(num_tokens)
+        most_steps = most if isinstance(most, int) and most > 0 else math.inf
+        return Cost(num_tokens, width), most_steps
 
     def end_processes(self) -> None:
         """End the processes, whatever they do."""

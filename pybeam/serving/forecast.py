@@ -56,9 +56,10 @@ class Forecast:
     many.
 
     The number of steps, for each token of the source, is learnt for each length of sources, because short
-    sources have more steps for each of their tokens. A request that leaves before its end says that it needs
-    more than it had (Kaplan and Meier 1958): without these, only the fast ones would be known of those that
-    are long.
+    sources have more steps for each of their tokens. A source of a length that was never seen may need as
+    many as any other, or as few as one: if requests were refused for what others need, their length would
+    never be learnt. A request that leaves before its end says that it needs more than it had (Kaplan and
+    Meier 1958): without these, only the fast ones would be known of those that are long.
 
     Attributes:
         speed: how much work the engines do.
@@ -113,10 +114,10 @@ class Forecast:
         if not self._steps:
             return Outlook(step=step)
         own = self._steps.get(tokens.bit_length())
-        known = [own] if own is not None else list(self._steps.values())
-        fewest = min(tokens * min(one.bounds[0] for one in known), most_steps)
+        known = self._steps.values() if own is None else [own]
+        fewest = 0.0 if own is None else min(tokens * own.bounds[0], most_steps)
         least = fewest * SHRINKS * median(last) if last else 0.0
-        return Outlook(least, step, tokens * max(one.bounds[1] for one in known))
+        return Outlook(least, step, min(tokens * max(one.bounds[1] for one in known), most_steps))
 
     def _last_steps(self, rows: float, now: float) -> list[float]:
         """The last steps of so many rows but the longest one, which may have been an accident."""

@@ -372,7 +372,7 @@ class Service:
             ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
             return ticket
         try:
-            ticket.cost = group.cost(request)
+            ticket.cost, ticket.most_steps = group.assess(request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket

@@ -21,6 +21,7 @@ class Ticket:
 
     Attributes:
         request, cost, priority, client: what was asked for.
+        most_steps: that it can take, as far as is known before it begins.
         deadline: when its time is over, on the service's clock.
         wants_best: whether it takes the best so far at its deadline.
         watch, tell: what it hears before its result, and who is told.
@@ -41,6 +42,7 @@ class Ticket:
     request: Request
     cost: Cost
     submitted: float
+    most_steps: float = math.inf
     priority: int = 0
     client: Hashable = None
     deadline: float | None = None
@@ -83,14 +85,6 @@ class Ticket:
         if self.deadline is None or self.wants_best or not self.outlook.steps:
             return math.inf
         return (self.deadline - now) / self.outlook.steps
-
-    @property
-    def most_steps(self) -> float:
-        """The steps that it can take, as far as it says so itself."""
-        request = self.request
-        if request.target is not None:
-            return len(request.target) + 1
-        return request.max_length if isinstance(request.max_length, int) else math.inf
 
     def too_late(self) -> DeadlineExceeded:
         """The error of its caller when its time is over, or too short."""

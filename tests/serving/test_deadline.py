@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import pybeam
@@ -12,7 +14,7 @@ from pybeam.serving.model_queue import Limits, ModelQueue
 from pybeam.serving.speed_estimate import SpeedEstimate
 from pybeam.serving.ticket import Ticket
 from support.gates import WAIT_SECONDS, Clock
-from support.served import REQUESTS, answers, expected, gated, wait_for
+from support.served import MODEL, REQUESTS, answers, expected, gated, wait_for
 
 
 def at_the_gate(model, service, requests, **options):
@@ -283,6 +285,40 @@ def test_who_was_expected_to_be_late_and_begins_is_late_like_any_other(monkeypat
     with pytest.raises(DeadlineExceeded, match="has passed") as caught:
         late.future.result(0)
     assert caught.value.retry_after is None
+
+
+def test_nobody_is_expected_to_take_more_steps_than_it_may(monkeypatch):
+    """Its limit is its own, or that of the algorithm."""
+    asked = []
+    outlook = Forecast.outlook
+
+    def heard(forecast, tokens, most_steps, *others):
+        asked.append(most_steps)
+        return outlook(forecast, tokens, most_steps, *others)
+
+    monkeypatch.setattr(Forecast, "outlook", heard)
+
+    def most_steps(request, algorithm):
+        asked.clear()
+        with pybeam.Service(pybeam.Decoder(MODEL, algorithm)) as service:
+            service.submit(request, timeout=1e6).result(WAIT_SECONDS)
+        return set(asked)
+
+    search, by_source = pybeam.greedy(max_length=7), pybeam.limits.SourceLimit(2, 1)
+    source = [1, 1, 1]
+    for request, algorithm, most in (
+        (source, search, 7),
+        (pybeam.Request(source, max_length=9), search, 9),
+        (pybeam.Request(source, max_length=by_source), search, 7),
+        (source, pybeam.greedy(max_length=by_source), 7),
+        (source, pybeam.greedy(), math.inf),
+        (pybeam.Request(source, target=[3]), search, 2),
+    ):
+        assert most_steps(request, algorithm) == {most}
+    for wrong in (dict(target=5), dict(max_length="a"), dict(max_length=-5)):
+        with pytest.raises((TypeError, ValueError), match=f"`{next(iter(wrong))}`"):
+            most_steps(pybeam.Request(source, **wrong), search)
+        assert set(asked) == {math.inf}
 
 
 def test_the_pace_forgets():
