@@ -240,7 +240,7 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return self._group_of(model).cost(Request.of(request))
+        return self._group_of(model).assess(Request.of(request))[0]
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
