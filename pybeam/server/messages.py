@@ -8,6 +8,7 @@ from typing import Any
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.openai_bodies import ChatBody, Message
+from pybeam.server.schemas import writable
 from pybeam.server.tool_calls import BEGIN
 from pybeam.text.chat import ChatTemplate
 
@@ -82,6 +83,9 @@ def text_of(message: Message) -> str:
 
 def _arguments(written: str) -> Any:
     try:
-        return json.loads(written) if written else {}
+        return writable(json.loads(written)) if written else {}
     except (ValueError, RecursionError):
-        raise APIError(400, "the arguments of `tool_calls` must be JSON", "messages") from None
+        problem = (
+            "the arguments of `tool_calls` must be JSON in Unicode that is not nested too deep"
+        )
+        raise APIError(400, problem, "messages") from None

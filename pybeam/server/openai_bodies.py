@@ -8,13 +8,23 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.biases import MOST_BIAS, biases_of
 from pybeam.server.errors import APIError
-from pybeam.server.schemas import Body, Count, Ids, Length, Listed, Penalised, Sampling, Text
+from pybeam.server.schemas import (
+    Body,
+    Count,
+    Ids,
+    Length,
+    Listed,
+    Penalised,
+    Sampling,
+    Text,
+    writable,
+)
 
 MAX_STOPS = 16
 MAX_BIASES = 1024
@@ -199,14 +209,14 @@ class ChatBody(Generation):
     max_completion_tokens: Length | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP)
-    tools: Listed[Tool] | None = Field(
+    tools: Annotated[Listed[Tool] | None, BeforeValidator(writable)] = Field(
         default=None, description="For templates that know them, and write calls as `<tool_call>`."
     )
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     modalities: Annotated[Listed[str], _only(["text"], reason="answers are text")] | None = None
-    chat_template_kwargs: dict[str, Any] | None = Field(
+    chat_template_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(writable)] = Field(
         default=None, description='Variables of the template: `{"enable_thinking": false}`.'
     )
 

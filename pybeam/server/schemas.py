@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,13 +19,35 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.server.errors import APIError, refused
 from pybeam.speech.whisper.timestamps import whisper_timestamps
 
+# of values that are written again; pydantic writes some 250 lists in each other, and Python some 1000
+MAX_DEPTH = 64
 
-def _unicode(value: Any) -> Any:
+
+def writable(value: Any) -> Any:
+    """Check a value of JSON of any type that is written again, into a prompt or an answer.
+
+    Raises:
+        ValueError: it is nested too deep, or has half a character.
+    """
+    level, depth = [value], 0
+    while level := [part for one in level for part in _parts(one)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"must be nested at most {MAX_DEPTH} deep")
+    _unicode(json.dumps(value, ensure_ascii=False))
+    return value
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _unicode(text: str) -> str:
     try:
-        (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
+        text.encode()
     except UnicodeEncodeError:
         raise ValueError("must be Unicode, but has half a character") from None
-    return value
+    return text
 
 
 # JSON can spell a surrogate without its other half, which no encoding can write
@@ -236,7 +259,7 @@ class DecodeBody(Streamed):
     target: Text | Ids | None = Field(
         default=None, description="An output to score instead of searching."
     )
-    id: Annotated[Any, AfterValidator(_unicode)] = Field(
+    id: Annotated[Any, AfterValidator(writable)] = Field(
         default=None, description="It comes back in the answer."
     )
 

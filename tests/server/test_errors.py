@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
+from pybeam.server import messages
 from pybeam.server.endpoints.translate import TranslateBody
-from pybeam.server.errors import from_service
+from pybeam.server.errors import APIError, from_service
 from pybeam.server.openai_bodies import ChatBody, CompletionsBody
-from pybeam.server.schemas import DecodeBody, TranslationsBody
+from pybeam.server.schemas import MAX_DEPTH, DecodeBody, TranslationsBody
 from pybeam.serving import DeadlineExceeded
 from support.example_lines import LINES
 from support.server_app import run
@@ -196,6 +197,43 @@ def test_400_for_half_a_character(http, path, field):
     content = f'{{"{field}": "a\\ud800"}}'
     headers = {"Content-Type": "application/json"}
     check(http.post(f"/v1/{path}", content=content, headers=headers), 400, field)
+
+
+TOOL = '{"type": "function", "function": {"name": "a", "%s": "%s"}}'
+HALF = "a\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", f"[{TOOL % ('parameters', HALF)}]"),
+        ("tools", f"[{TOOL % (HALF, 'a')}]"),
+        ("chat_template_kwargs", f'{{"a": ["{HALF}"]}}'),
+        ("chat_template_kwargs", f'{{"a": {"[" * 300}{"]" * 300}}}'),
+        ("tools", f'[{{"type": {"[" * 900}{"]" * 900}}}]'),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_400_for_what_no_template_can_write(http, field, value):
+    content = f'{{"messages": [{{"role": "user", "content": "a"}}], "{field}": {value}}}'
+    headers = {"Content-Type": "application/json"}
+    check(http.post("/v1/chat/completions", content=content, headers=headers), 400, field)
+
+
+@pytest.mark.parametrize("arguments", [f'["{HALF}"]', "[" * 300 + "]" * 300])
+def test_400_for_arguments_that_no_template_can_write(arguments):
+    with pytest.raises(APIError, match="`tool_calls`"):
+        messages._arguments(arguments)
+
+
+def test_400_for_an_id_that_is_nested_too_deep(http):
+    def nested(depth: int) -> str:
+        return f'{{"source": "a", "id": {"[" * depth}1{"]" * depth}}}'
+
+    headers = {"Content-Type": "application/json"}
+    for depth, status in ((MAX_DEPTH, 200), (MAX_DEPTH + 1, 400), (300, 400), (900, 400)):
+        found = http.post("/v1/decode", content=nested(depth), headers=headers)
+        check(found, status, "id") if status == 400 else found.raise_for_status()
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound" * 99])
