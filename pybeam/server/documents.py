@@ -151,7 +151,8 @@ async def _decoded(
     calls: Calls, http: HTTPRequest, model: ServedModel, requests: Sequence[Request]
 ) -> list[ServedResult]:
     """Decode requests, of long texts as many at a time as a call may have."""
-    most, serving = calls.settings.max_sources, Serving()
+    # a sentence that is cut would be taken for a whole one
+    most, serving = calls.settings.max_sources, Serving(on_deadline="raise")
     if not requests:
         return []
     if len(requests) <= most:

@@ -7,6 +7,7 @@ import pytest
 from pybeam.server.files import Files
 from pybeam.server.languages import code_of, name_of
 from pybeam.server.models import Languages, own_name
+from pybeam.serving import Service
 from support.example_lines import LINES, translations
 from support.server_app import run
 
@@ -44,6 +45,20 @@ def test_a_text_is_translated_sentence_by_sentence():
     expected = f" {one} {two}\n\n{one}\n{last['translatedText']}\n"
     assert found["translatedText"] == expected
     assert several["translatedText"] == [expected, "...", two]
+
+
+@pytest.mark.parametrize("max_sources", [1, 2])
+def test_no_sentence_is_cut_at_the_deadline(monkeypatch, max_sources):
+    """Nothing in the answer would say so, so that it would be taken for a whole one."""
+    submit, found = Service.submit, []
+
+    def heard(service, request, **options):
+        found.append(options["on_deadline"])
+        return submit(service, request, **options)
+
+    monkeypatch.setattr(Service, "submit", heard)
+    asked({"q": f"{LINES[0]} {LINES[2]}"}, on_deadline="best", max_sources=max_sources)
+    assert found == ["raise"] * 2
 
 
 def test_a_text_that_is_longer_than_sources_may_be_is_split():
