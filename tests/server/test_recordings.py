@@ -18,6 +18,7 @@ from pybeam.server.auth import Keys
 from pybeam.server.key_file import table_of
 from pybeam.server.models import ServedModel
 from pybeam.server.settings import KeyLimits
+from pybeam.serving import Service
 from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import SoundFile, VoiceActivity, format_transcript, read_sound, read_wav
@@ -26,10 +27,12 @@ from pybeam.text.tokenizer import Tokenizers
 from support.paths import ROOT
 from support.served import wait_for
 from support.server_app import run
+from support.server_process import SPEECH_MODEL
 from support.speech_models import tone
 from support.tiny_whisper import save_whisper
 
 RATE = 16000
+FIRST = ROOT / "examples" / "speech" / "first.wav"
 PATH = "/v1/audio/transcriptions"
 
 
@@ -101,6 +104,24 @@ def test_formats(served):
         assert found["segments"] == whole["segments"] and "words" not in found
 
     run(test, model=served)
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_no_transcript_of_a_model_without_times_is_cut_at_the_deadline(monkeypatch, stream):
+    """Nothing in the answer would say so, so that it would be taken for a whole one."""
+    submit, found = Service._submit, []
+
+    def heard(service, request, options, *others):
+        found.append(options["on_deadline"])
+        return submit(service, request, options, *others)
+
+    monkeypatch.setattr(Service, "_submit", heard)
+    model = pybeam.load_model(SPEECH_MODEL)
+    decoder = pybeam.Decoder(model, pybeam.greedy(), log_probs=True)
+    served = ServedModel("numbers", str(SPEECH_MODEL), decoder, Tokenizers(SPEECH_MODEL))
+    form = {"files": {"file": ("a", FIRST.read_bytes())}, "data": {"stream": stream}}
+    answer = run(lambda http: http.post(PATH, **form), model=served, on_deadline="best")
+    assert "four zero seven" in answer.text and found == ["raise"]
 
 
 @pytest.mark.slow

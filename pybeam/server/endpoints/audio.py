@@ -233,7 +233,8 @@ async def _one_source(
         tokenizer = model.plain_tokenizer
         prefix = [*(tokenizer.prefix if tokenizer else ()), *transcription.prefix]
         request = Request(features, prefix or None)
-        serving = Serving(model=model.name)
+        # a transcript that is cut would be taken for a whole one
+        serving = Serving(model=model.name, on_deadline="raise")
         if form.stream:
             return await calls.stream(http, model, request, serving, _Writer(model))
         [served] = await calls.decode(http, model, [request], serving)
