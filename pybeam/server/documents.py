@@ -98,20 +98,27 @@ async def translated(
         APIError: the model does not know the languages, or a request failed.
     """
     encoded: dict[str, list[int]] = {}
+    most, positions = calls.settings.max_source_tokens, model.decoder.model.max_positions
+    limit = most if positions is None else min(most, positions)
 
     def prepare() -> list[Document]:
         tokenizer = model.tokenizer(*pair)
 
         def ids_of(text: str) -> list[int]:
-            if text not in encoded:
-                encoded[text] = tokenizer.encode(text)
-            return encoded[text]
+            return encoded[text] if text in encoded else tokenizer.encode(text)
 
-        split = _split(calls, model, pair[0], form, lambda text: len(ids_of(text)))
+        def count(text: str) -> int:
+            ids = ids_of(text)
+            # one that is too long is split, and a text of a megabyte is halved many times
+            if len(ids) <= limit:
+                encoded[text] = ids
+            return len(ids)
+
+        split = _split(pair[0], form, limit, count)
         documents = [Document(split(text), form == "html") for text in texts]
         for one in documents:
             for piece in one.pieces:
-                ids_of(piece)
+                encoded[piece] = ids_of(piece)
         return documents
 
     # tokenizers of models with tags may have to be read from their files
@@ -134,12 +141,8 @@ async def translated(
     return documents
 
 
-def _split(
-    calls: Calls, model: ServedModel, source: str, form: str, count: Callable[[str], int]
-) -> units.Split:
+def _split(source: str, form: str, limit: int, count: Callable[[str], int]) -> units.Split:
     """Return what splits a text of this format into sentences that the model can read."""
-    most, positions = calls.settings.max_source_tokens, model.decoder.model.max_positions
-    limit = most if positions is None else min(most, positions)
     splits = [FORMATS[form], units.sentences(code_of(source)), units.at_most(limit, count)]
     if form == "subtitles":
         # one is short, and what is said in it stands together
