@@ -21,6 +21,7 @@ from pybeam.engine.failures import Interrupted
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial, Result
 from pybeam.serving import Certain, Service
+from pybeam.serving.ticket import Ticket
 from support.laws import CheckedEngine
 
 NO_TOKEN = 10**6
@@ -42,11 +43,13 @@ class Outcome:
         results: by the request's position; None: it was cancelled.
         partials: what was certain of each, one after another.
         decoders: those that decoded, for a look at what they left behind.
+        found: what the engines of a service gave it for each, of which callers may see less.
     """
 
     results: dict[int, Result | None] = field(default_factory=dict)
     partials: dict[int, list[list[int]]] = field(default_factory=dict)
     decoders: list[pybeam.Decoder] = field(default_factory=list)
+    found: dict[int, Result] = field(default_factory=dict)
 
     def add(self, index: int, result: Result | None) -> None:
         assert index not in self.results, "a request has two results"
@@ -134,6 +137,14 @@ def _stream(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcom
 def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
     engines = 1 if case.entry == "Service" else 2
     service = Service(decoder, engines=engines, processes=case.entry == "Service, two processes")
+    group = service._group_of(None)
+    done = group.queue.done
+
+    def hear(ticket: Ticket, result: Result, num_steps: int) -> None:
+        outcome.found[ticket.index] = result
+        done(ticket, result, num_steps)
+
+    vars(group.queue)["done"] = hear
     service.start(warm_up=False)
     try:
         if case.output == "partials":
@@ -142,7 +153,6 @@ def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outco
             _submitted(case, service, requests, outcome)
     finally:
         service.close(timeout=SECONDS)
-    group = service._group_of(None)
     outcome.decoders = [engine.decoder for engine in group._engines]
     assert not [engine for engine in group._engines if engine.thread.is_alive()]
     assert not group.queue.taken and not len(group.queue.waiting), "a ticket is left"

@@ -50,7 +50,7 @@ def assert_laws(case: Case) -> None:
     outcome = run(case, handed_in(case, requests), targets)
     for i, (request, expected) in enumerate(zip(requests, alone, strict=True)):
         result = outcome.results[i]
-        if i == BAD and assert_event(case, result, expected):
+        if i == BAD and assert_event(case, outcome, expected):
             if result is not None:
                 assert_partials(case, outcome.partials.get(i, []), result)
             continue
@@ -107,14 +107,17 @@ def _target(case: Case, i: int, result: Result) -> list[int]:
     return result.hypotheses[0].tokens[case.requests[i].prefix_length :]
 
 
-def assert_event(case: Case, result: Result | None, expected: Result) -> bool:
+def assert_event(case: Case, outcome: Outcome, expected: Result) -> bool:
     """Check what became of the request that something happened to. Returns whether something did."""
+    result = outcome.results[BAD]
     if case.event == "cancel" and case.entry != "Worker":
         return result is None
     if case.event == "interrupted":
         assert result is not None
         if isinstance(result.error, DeadlineExceeded):
-            return True  # it had no token of its own
+            found = outcome.found[BAD]
+            assert found.hypotheses == [], "its caller does not get the best so far"
+            result = found
         if result.stop_reason == "interrupted":
             assert_stopped(case, result)
             return True
