@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO, TypeVar
@@ -263,7 +263,7 @@ class Calls:
 
         # FastAPI may close its own file before an answer that is a stream has come to its end
         with open(os.dup(file.fileno()), "rb") as own:
-            make = SoundFile if self.sounds is None else self.sounds.sound
+            make: Callable[..., SoundFile] = SoundFile if self.sounds is None else self.sounds.sound
             sound = RequestSound(own, make(own, sampling_rate, max_seconds=most), count)
             try:
                 yield sound

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Generator, Iterator
+from typing import BinaryIO, cast
 
 from torch import Tensor
 
@@ -33,9 +33,9 @@ class RequestSound(SoundFile):
         self._is_over = True
 
     def blocks(self) -> Iterator[Tensor]:
-        num = 0
+        num, decoded = 0, cast(Generator[Tensor, None, None], self._sound.blocks())
         # upon which a process that decodes ends, too
-        with contextlib.closing(self._sound.blocks()) as blocks:
+        with contextlib.closing(decoded) as blocks:
             for block in blocks:
                 if self._is_over:
                     raise Damaged("the request of this recording is over")
