@@ -210,7 +210,8 @@ class Engine:
         try:
             step = self._begun(plan)
             most = self._most_steps()
-            call = work.session.call(step.rows) if most > 1 and step.is_plain else None
+            is_plain = most > 1 and step.is_plain(self._live.slots)
+            call = work.session.call(step.rows) if is_plain else None
             if call is not None:
                 assert self._calls is not None
                 is_called = self._calls[self._intake.has_room]

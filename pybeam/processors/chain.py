@@ -153,11 +153,9 @@ class ProcessorChain:
         assert _gives_columns(kept.processor)
         return kept.processor.wanted(self._backend, rows, kept.data(rows))
 
-    def is_known(self, slot: Tensor, *, narrows: bool) -> bool:
-        """Whether a program can do what a call does to the logits of these slots [A], step after step."""
-        if narrows != self._ends_in_columns:
-            return False
-        return not self._busy or self._busy.isdisjoint(slot.tolist())
+    def is_known(self, slots: Sequence[int], *, narrows: bool) -> bool:
+        """Whether a program can do what a call does to the logits of these slots, step after step."""
+        return narrows == self._ends_in_columns and self._busy.isdisjoint(slots)
 
     def edits(self) -> tuple[EditList, Tensor]:
         """All edits as one list, for a program that does the whole chain, and the prompts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -99,12 +100,11 @@ class Step:
         entries = Entries(inputs.score, inputs.offset)
         return force(chosen, target, rows, entries, logits, chain.normalises, log_probs)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the program can choose by itself, in this step and those after it."""
+    def is_plain(self, slots: Sequence[int]) -> bool:
+        """Whether the program can choose by itself, in this step of live slots and those after it."""
         if self._adjusts or self.rows.wanted is not None:
             return False
-        return self._arrays.processors.is_known(self.rows.slot, narrows=self._narrows)
+        return self._arrays.processors.is_known(slots, narrows=self._narrows)
 
     def go_on(
         self, call: LayerCall, live: Tensor, most: int, is_called: Tensor

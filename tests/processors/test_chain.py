@@ -114,7 +114,7 @@ def test_a_program_knows_what_changes_nothing_until_others_say_what_it_does():
         def __call__(self, logits, rows, data):
             return logits + 1.0
 
-    known, slots = [], torch.tensor([1, 2])
+    known, slots = [], [1, 2]
     for own in (processors.sample(), processors.sample(0.7), processors.sample(), Louder()):
         chain = ProcessorChain([own], torch.device("cpu"), backends.load("reference"))
         chain.reserve(3, 1)
