@@ -9,7 +9,6 @@ its batch is done, is left out.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import sys
@@ -120,7 +119,7 @@ class PeerService:
     def status(self, model: str | None = None) -> ServiceStatus:
         return ServiceStatus(self._is_open, 0, len(self._line), 0, 0, 0, 0, 0.0, {})
 
-    async def decode(self, request: Request, *, timeout: float, **_: Any) -> ServedResult:
+    def submit(self, request: Request, *, timeout: float, **_: Any) -> Future[ServedResult]:
         """The shell has turned the text into ids, as it does for its own service."""
         tokens = [self._pieces[i] for i in request.source]
         waiting = Waiting(tokens, time.monotonic() + timeout)
@@ -131,7 +130,7 @@ class PeerService:
                 raise QueueFull("max_waiting", self._max_waiting, len(self._line), 1.0)
             self._line.append(waiting)
             self._changed.notify()
-        return await asyncio.wrap_future(waiting.future)
+        return waiting.future
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
