@@ -33,8 +33,9 @@ GUESSES = [5, 3, 9, 6, 8, 6]
 
 def taxed(logits: Tensor, rows: Any) -> Tensor:
     """A function that looks at all that `Rows` says of lengths."""
-    late = rows.num_generated.clamp(min=0)[:, None] * torch.arange(logits.shape[1])
-    others = torch.arange(logits.shape[1]) != rows.eos_ids[0]
+    token = torch.arange(logits.shape[1], device=logits.device)
+    late = rows.num_generated.clamp(min=0)[:, None] * token
+    others = token != rows.eos_ids[0]
     return logits - 0.02 * late - 0.5 * rows.is_last[:, None] * others
 
 
@@ -43,6 +44,7 @@ def odd(model: Model) -> Callable[[Any], Tensor]:
     mask = torch.ones(2, model.vocab_size, dtype=torch.bool)
     mask[1] = torch.arange(model.vocab_size) % 2 == 1
     mask[:, list(model.eos_ids)] = True
+    mask = mask.to(model.device)
     return lambda rows: mask[rows.num_generated.clamp(0, 1).long()]
 
 
@@ -110,7 +112,7 @@ class Whimsical(pybeam.Fifo):
     def plan(self, depth, num_rows, waited, limit=None):
         can = num_rows > 0
         longest = torch.where(can, waited, -1).max()
-        turn = torch.arange(len(waited)) % 2 == (depth.sum() % 2)
+        turn = torch.arange(len(waited), device=waited.device) % 2 == (depth.sum() % 2)
         moves = can & (turn | (waited == longest))
         if limit is None:
             return moves

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 import pybeam
 from law import axes
-from law.models import model_of, sources_of
+from law.models import CPU, model_of, sources_of
 from pybeam import drafts
 from pybeam.models.base import Model
 from pybeam.processors.base import perturbs, stage_of
@@ -31,6 +33,7 @@ class Case:
     """One value of every axis, by the axis's name."""
 
     values: Mapping[str, str]
+    device: torch.device = CPU
 
     def __getattr__(self, axis: str) -> str:
         if axis in axes.AXES:
@@ -51,7 +54,7 @@ class Case:
 
     @cached_property
     def bare_model(self) -> Model:
-        return model_of(self.model, self.weights)
+        return model_of(self.model, self.weights, self.device)
 
     @property
     def base(self) -> Algorithm:
@@ -120,8 +123,10 @@ class Case:
             self.backend,
             log_probs=self.output == "log_probs",
             alignment=self.output == "alignment",
+            graphs=False if self.device == CPU or self.reading == "at once" else None,
         )
-        decoder._reads_late = self.reading == "late" and not alone
+        if self.device == CPU:
+            decoder._reads_late = self.reading == "late" and not alone
         return decoder
 
     def failing_model(self) -> Model:

@@ -26,8 +26,8 @@ CPU = torch.device("cpu")
 
 
 @cache
-def model_of(kind: str, weights: str) -> Model:
-    """The model of this kind, whose weights have this dtype."""
+def model_of(kind: str, weights: str, device: torch.device = CPU) -> Model:
+    """The model of this kind, whose weights have this dtype. On a GPU only those that a folder has, and wrapped ones."""
     if kind == "function":
         return random_model(3, FUNCTION_VOCAB, eos_bonus=1.0)
     if kind == "function, two EOS":
@@ -50,17 +50,18 @@ def model_of(kind: str, weights: str) -> Model:
         from support.huggingface_models import DENSE, tiny_network
 
         name = kind.removeprefix("wrapped-")
-        return wrap(tiny_network(name), cache="dense" if name in DENSE else "tree")
+        network = tiny_network(name).to(device)
+        return wrap(network, cache="dense" if name in DENSE else "tree")
     directory = Path(tempfile.mkdtemp(prefix="law-"))
     if kind == "marian-ssru":
         # its own EOS is a token that items consist of
         write_folder(directory, 3, **SSRU)
-        return load_model(directory, device=CPU, dtype=weights, eos_id=EOS)
+        return load_model(directory, device=device, dtype=weights, eos_id=EOS)
     if kind == "onnx":
         export_onnx(load_model(saved("bart", directory / "model"), device=CPU), directory / "onnx")
         return load_model(directory / "onnx", device=CPU)
     directories = saved(kind, directory / "model")
-    return load_model(directories, device=CPU, dtype=weights)
+    return load_model(directories, device=device, dtype=weights)
 
 
 @cache
