@@ -16,7 +16,8 @@ each of which keeps every output, up to rounding:
   layers       Extra layers are copies of the model's own whose output projections are zero: pre-norm
                residuals let them pass. They compute what real layers do.
   vocabulary   Extra tokens, whose logit does not depend on the input and lies far below those of all
-               other tokens. The output table gets a copy of its own for that.
+               other tokens. The output table gets a copy of its own for that, and one of the hidden
+               states that repeat becomes a constant, which only the extra tokens read.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ SHARED, ENCODER, DECODER = ("shared.weight", *(f"{stack}.embed_tokens.weight" fo
 PREFIX = "model."
 OUTPUT = "lm_head.weight"
 FILES = (".json", ".model", ".spm")  # what lies beside the weights and belongs to the model
-# nats between the logits of added tokens and the lowest of the others: as made, and at least kept
-# when the weights have been rounded; exp(-20) times any vocabulary is nothing beside a probability
-MADE, KEPT = 40.0, 20.0
+NORM = f"{PREFIX}decoder.layer_norm"
+# nats between the logits of added tokens and the lowest of the others; where half of that is left by
+# rounding, exp(-20) times any vocabulary is nothing beside a probability
+MARGIN = 40.0
 
 
 def widen(
@@ -74,7 +76,8 @@ def widen(
         width: hidden size, a multiple c d; the number of heads grows c times.
         ffn: size of the feed-forward layers, a multiple of f.
         encoder_layers, decoder_layers: not fewer than the model has.
-        vocabulary: not smaller than V. Tokenizers never produce the added tokens.
+        vocabulary: not smaller than V, and V where `width` is d. Tokenizers never produce the added
+            tokens.
         dtype: of the weights: "float32", "bfloat16" or "float16".
 
     Raises:
@@ -89,10 +92,13 @@ def widen(
     weights = _read(source, config)
     _add_layers(weights, "encoder", config.num_encoder_layers, encoder_layers)
     _add_layers(weights, "decoder", config.num_decoder_layers, decoder_layers)
-    _add_tokens(weights, vocabulary - config.vocab_size, DTYPES[dtype])
+    added = vocabulary - config.vocab_size
+    _add_tokens(weights, added)
     for name in tqdm(list(weights), desc="widening", unit="tensor", disable=None, leave=False):
         wide = _repeated(name, weights.pop(name), copies, ffn, scale)
         weights[name if name == OUTPUT else PREFIX + name] = wide.to(DTYPES[dtype])
+    if added:
+        _add_outputs(weights, added, config.hidden_size)
     changes = {
         "d_model": width,
         "encoder_layers": encoder_layers,
@@ -151,6 +157,11 @@ def _check_sizes(
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least the model's {least}, but is {value}")
+    if vocabulary > config.vocab_size and width == config.hidden_size:
+        raise ValueError(
+            f"`vocabulary` must be the model's {config.vocab_size} where `width` is the model's {width}, "
+            f"but is {vocabulary}; give a `width` of {2 * width} or more"
+        )
 
 
 def _read(source: Path, config: TransformerConfig) -> Weights:
@@ -186,13 +197,8 @@ def _add_layers(weights: Weights, stack: str, present: int, wanted: int) -> None
             weights[name.replace(old, new)] = torch.zeros_like(weight) if ends_branch else weight
 
 
-def _add_tokens(weights: Weights, number: int, dtype: torch.dtype) -> None:
-    """Rows of the token tables that look like the others, and rows of the output that never win.
-
-    The output reads h = g z + b, where z is normalised: sum_i z_i = 0 and |z|^2 <= d. So a row
-    w = s / g has the logit s sum_i b_i / g_i for every input, and no input takes the logit of any
-    row w below w b - |w g - mean(w g)| sqrt(d).
-    """
+def _add_tokens(weights: Weights, number: int) -> None:
+    """Rows of the token tables that look like the others."""
     generator = torch.Generator()
     for name in (SHARED, ENCODER, DECODER):
         table = weights[name]  # [V, d]
@@ -200,24 +206,28 @@ def _add_tokens(weights: Weights, number: int, dtype: torch.dtype) -> None:
         generator.manual_seed(0)
         rows = table.std() * torch.randn(number, table.shape[1], generator=generator)
         weights[name] = torch.cat((table, rows))
-    output = weights[OUTPUT].double()  # [V, d]
-    gain, bias = (weights[f"decoder.layer_norm.{part}"].double() for part in ("weight", "bias"))
 
-    def bounds(rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The lowest and the highest logits [n] of rows [n, d] over all inputs."""
-        scaled = rows * gain
-        reach = (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) * rows.shape[1] ** 0.5
-        return rows @ bias - reach, rows @ bias + reach
 
-    lowest = bounds(output)[0].min()
-    logits = lowest - MADE * (1 + 0.25 * torch.rand(number, 1, generator=generator))  # [n, 1]
-    rows = (logits / ((bias / gain).sum() * gain)).to(dtype)  # [n, d]
-    if number and not bounds(rows.double())[1].max() < lowest - KEPT:
-        raise ValueError(
-            f"`vocabulary` must be the model's {len(output)}, but is {len(output) + number}: with "
-            f"`decoder.layer_norm` of this model no token's logit stays low in {dtype}"
-        )
-    weights[OUTPUT] = torch.cat((weights[OUTPUT], rows.float()))
+def _add_outputs(weights: Weights, number: int, d: int) -> None:
+    """Rows of the wide output table that never win.
+
+    The output reads h = g z + b, where z is normalised: sum_i z_i = 0 and |z|^2 <= c d. The last h is made
+    the constant 1, and its first copy, at d - 1, is read in its place. So a row that is zero before the
+    last column has the same logit for every input, whatever the weights are rounded to. No input takes
+    the logit of any row w below w b - |w g - mean(w g)| sqrt(c d).
+    """
+    output = weights[OUTPUT]  # [V, c d]
+    gain, bias = weights[f"{NORM}.weight"], weights[f"{NORM}.bias"]
+    gain[-1], bias[-1] = 0, 1
+    output[:, d - 1] += output[:, -1]
+    output[:, -1] = 0
+    scaled = output.double() * gain.double()
+    reach = (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) * output.shape[1] ** 0.5
+    lowest = (output.double() @ bias.double() - reach).min()
+    generator = torch.Generator().manual_seed(0)
+    rows = output.new_zeros(number, output.shape[1])
+    rows[:, -1] = lowest - MARGIN * (1 + 0.25 * torch.rand(number, generator=generator))
+    weights[OUTPUT] = torch.cat((output, rows))
 
 
 def _write(source: Path, target: Path, weights: Weights, changes: dict) -> None:
