@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 @cache
 def model_of(kind: str, weights: str, device: torch.device = CPU) -> Model:
-    """The model of this kind, whose weights have this dtype. On a GPU only those that a folder has, and wrapped ones."""
+    """The model of this kind, whose weights have this dtype. On a GPU: of a folder, or wrapped."""
     if kind == "function":
         return random_model(3, FUNCTION_VOCAB, eos_bonus=1.0)
     if kind == "function, two EOS":

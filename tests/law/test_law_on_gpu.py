@@ -2,10 +2,10 @@
 
     make gpu-test
 
-An axis has fewer values than in `test_law.py`: models whose weights can be on a GPU, processors that differ in
-how a GPU computes them. The axis "reading" says whether steps are captured ("late") or not ("at once"). One
-law is added: a CPU finds the same. `TRITON_INTERPRET=1 pytest --backend triton` runs the same cases in Triton's
-interpreter, without graphs.
+An axis has fewer values than in `test_law.py`: models whose weights can be on a GPU, processors that differ
+in how a GPU computes them. The axis "reading" says whether steps are captured ("late") or not ("at once").
+One law is added: a CPU finds the same. `TRITON_INTERPRET=1 pytest --backend triton` runs the same cases in
+Triton's interpreter, without graphs.
 """
 
 from __future__ import annotations
