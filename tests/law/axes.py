@@ -340,6 +340,7 @@ REPEATS = (
     *("allowed_items, renormalised", "allowed_items, behind others"),
     *("suppress_tokens", "no_unk", "eos_growth"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
+    *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
     *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "int4", "float8_e4m3fn"),
 )
