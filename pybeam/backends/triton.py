@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pybeam.backends import defaults, packing, torch_beams, torch_catalogue
+from pybeam.backends import defaults, gpu_select, packing, torch_beams, torch_catalogue
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import (
     Beams,
@@ -91,7 +91,7 @@ def beam_read(
 BEAM_FUNCTIONS = BeamFunctions(
     open=partial(torch_beams.beam_open, tree_append),
     read=beam_read,
-    select=select,
+    select=gpu_select.select,
     commit=beam_commit,
     report=beam_report,
     close=partial(torch_beams.beam_close, tree_release),

@@ -1,0 +1,45 @@
+"""`select` in a step on a GPU: the kernel in CUDA C++ where it was measured to be faster, or Triton's."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from torch import Tensor
+
+from pybeam import backends
+from pybeam.contracts import MASK_WIDTH, SelectOptions, Survivors
+from pybeam.triton_kernels.select import select as triton_select
+
+# On an H200 (26 November 2026), 64 beams of 5 rows, microseconds in CUDA C++ and in Triton: 18 and 38 with
+# 8,000 columns in bfloat16 (5 MB), 50 and 52 with 42,000 in float32 (54 MB), 59 and 57 with 58,101 (74 MB).
+MOST_BYTES = 64 << 20
+MOST_CANDIDATES = 256  # that the kernel in CUDA C++ ranks
+
+
+@cache
+def cuda_backend() -> backends.Backend | None:
+    """The backend with the kernel in CUDA C++; None where the extension was built without a CUDA compiler."""
+    try:
+        from pybeam.backends import native
+    except ImportError:
+        return None
+    return None if "select" in native.lacking("cuda") else backends.load("native")
+
+
+def takes_cuda(logits: Tensor, options: SelectOptions) -> bool:
+    """Whether the kernel in CUDA C++ is the faster one, and sees all candidates of such beams."""
+    return (
+        logits.is_cuda
+        and logits.nbytes <= MOST_BYTES
+        and options.most_places <= MASK_WIDTH
+        and options.most_candidates <= MOST_CANDIDATES
+        and cuda_backend() is not None
+    )
+
+
+def select(
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
+) -> Survivors:
+    """See `pybeam.ops.select`."""
+    own = cuda_backend() if takes_cuda(logits, options) else None
+    return (own.select if own else triton_select)(logits, score, offset, width, options)
