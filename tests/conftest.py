@@ -27,6 +27,7 @@ from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
 from pybeam.processors import sampling, truncation
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
+from support.device_loop import never_waiting_between_steps
 from support.graph_memory import GraphMemory
 
 # deterministic algorithms need it before the first product on a GPU
@@ -250,9 +251,10 @@ def reads_nothing(monkeypatch):
 
 @pytest.fixture
 def guard(reads_nothing, monkeypatch):
-    """Guards every step; counts steps, reports and results that the host reads."""
+    """Guards every step, and what comes between; counts steps, reports and results that the host reads."""
     counts = SimpleNamespace(steps=0, reads=0)
     advance, numpy = Engine._advance, transfer.HostCopy.numpy
+    never_waiting_between_steps(monkeypatch)
 
     def guarded(self):
         counts.steps += 1

@@ -51,8 +51,9 @@ def beam_open(
 ) -> None:
     i = slot.long()
     beams.ints[i], beams.floats[i] = lines.ints, lines.floats
-    beams.is_alive[i, 0] = True
-    beams.score[i, 0] = 0.0
+    # `x[i] = number` would wait for the number's copy to the device
+    beams.is_alive[:, 0].index_fill_(0, i, True)
+    beams.score[:, 0].index_fill_(0, i, 0.0)
     tree_append(tree, slot, root_survivors(slot, start_id), -1)
 
 
@@ -173,8 +174,8 @@ def beam_close(
     tree_release: Callable[[TreeArrays, Tensor], None], tree: TreeArrays, beams: Beams, slot: Tensor
 ) -> None:
     i = slot.long()
-    beams.ints[i] = 0
-    beams.is_alive[i] = False
+    beams.ints.index_fill_(0, i, 0)
+    beams.is_alive.index_fill_(0, i, False)
     tree_release(tree, slot)
 
 

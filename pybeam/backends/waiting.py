@@ -22,6 +22,7 @@ WAITING = {
     "aten::item",
 }
 COPIES = {"aten::_to_copy", "aten::copy_", "aten::lift_fresh"}
+INDEX_PUT = ("aten::index_put", "aten::index_put_")
 READS = {"tolist", "numpy", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
 
 
@@ -42,11 +43,14 @@ class NoWaiting(TorchDispatchMode):
 
     Args:
         found: called with what waits, in place of raising.
+        uploads: whether copies to the device and from it may begin here that nobody waits for. No graph may
+            hold them.
     """
 
-    def __init__(self, found: Callable[[str], object] = refuse) -> None:
+    def __init__(self, found: Callable[[str], object] = refuse, *, uploads: bool = False) -> None:
         super().__init__()
-        self._found = found
+        self._found, self._uploads = found, uploads
+        self._number: Any = None  # the last constant
 
     def __torch_dispatch__(
         self,
@@ -57,13 +61,22 @@ class NoWaiting(TorchDispatchMode):
     ) -> Any:
         name = func._schema.name
         overload = f"{name}.{func._overloadname}"
-        is_boolean_index = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
+        is_boolean_index = name in ("aten::index", *INDEX_PUT) and any(
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
         if name in WAITING or overload in WAITING or is_boolean_index:
             self._found(f"{overload} waits for the device")
-        result = func(*args, **(kwargs or {}))
-        if name in COPIES:
+        is_number = name in INDEX_PUT and not args[2].ndim and args[2].device.type == "cpu"
+        # where there is no GPU, it is known by the operator before
+        if is_number and (args[2] is self._number or args[0].device.type != "cpu"):
+            self._found(f"{overload} of a number of the host waits for its copy: use `index_fill_`")
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        # `copy_` takes it by place
+        begins = name in COPIES and (kwargs.get("non_blocking") or (True in args[2:]))
+        if name == "aten::lift_fresh":
+            self._number = result
+        if name in COPIES and not (begins and self._uploads):
             # a new constant comes from the host, too
             source = args[1] if name == "aten::copy_" else args[0]
             before = torch.device("cpu") if name == "aten::lift_fresh" else source.device

@@ -13,7 +13,7 @@ from torch import Tensor
 from pybeam.backends import poison
 from pybeam.backends.arrays import resized
 from pybeam.backends.memory import large_array
-from pybeam.backends.transfer import all_to_device
+from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.token_tree import TokenTree
 
@@ -128,7 +128,7 @@ def forget_pages(
     if not poison.IS_ON:
         return
     page = torch.arange(arrays[0].shape[0], device=arrays[0].device) // PAGE_CELLS
-    where = torch.isin(page, torch.tensor(pages, device=page.device))
+    where = torch.isin(page, to_device(pages, page.dtype, page.device))
     poison.forget(arrays, where.flip(0) if from_behind else where)
 
 

@@ -212,6 +212,6 @@ class TokenTree:
         column = torch.arange(self.live_cell.shape[1], device=new.device)
         live = torch.where(column < self.num_live[:, None], self.live_cell, nowhere).flatten()
         is_forgotten = torch.ones(nowhere + 1, dtype=torch.bool, device=new.device)
-        is_forgotten[live.long()] = False
-        is_forgotten[torch.where(new < 0, nowhere, new).long()] = True
+        is_forgotten.index_fill_(0, live.long(), False)
+        is_forgotten.index_fill_(0, torch.where(new < 0, nowhere, new).long(), True)
         return is_forgotten[:-1]

@@ -10,9 +10,10 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.backends.waiting import NoWaiting, Waits
 from pybeam.catalogue import allowed_items
 from support.built_in_models import saved
-from support.device_loop import REQUESTS, assert_alike
+from support.device_loop import REQUESTS, assert_alike, never_waiting_between_steps
 from support.laws import ALGORITHMS
 from support.pretended_gpu import GPU, pretended
 from support.recipes import RECIPES
@@ -90,6 +91,21 @@ def test_models(kind, tmp_path, monkeypatch):
         lambda device: pybeam.load_model(directory, device=device),
         lambda model: searched(model, SEARCHES["variable"], sources),
     )
+
+
+@pytest.mark.parametrize("name", ["fixed", "adaptive", "processors"])
+def test_nobody_waits_between_steps(name, directory, monkeypatch):
+    """Where beams come and go, the host waits for none of its numbers to arrive."""
+    never_waiting_between_steps(monkeypatch)
+    with pretended(monkeypatch):
+        searched(pybeam.load_model(directory), SEARCHES[name], REQUESTS[:3])
+        number, index = torch.zeros(3, device="cuda"), torch.tensor([1], device="cuda")
+        with NoWaiting(uploads=True):
+            number.index_fill_(0, index, 1)
+            with pytest.raises(Waits, match="number of the host"):
+                number[index] = 1
+            with pytest.raises(Waits, match="from cpu to cuda"):
+                torch.tensor([1], device="cuda")
 
 
 def test_tensors_of_two_places_do_not_mix(monkeypatch):

@@ -12,10 +12,12 @@ from pybeam.backends import reference
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends.tensor_beams import TensorBeams, TensorDrafts
+from pybeam.backends.waiting import NoWaiting
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
+from pybeam.models.transformer.model import TransformerSession
 
 CPU = torch.device("cpu")
 
@@ -39,6 +41,21 @@ def torch_beams() -> SimpleNamespace:
         draft_program=partial(TensorDrafts, functions, draft_functions),
     )
     return SimpleNamespace(**{**vars(native), **program})
+
+
+def never_waiting_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise where beams are opened or closed, or sources encoded or released, and the host waits."""
+
+    def guarded(function):
+        def call(*args):
+            with NoWaiting(uploads=True):
+                return function(*args)
+
+        return call
+
+    places = (Workspace, "open"), (Workspace, "close"), (TransformerSession, "encode")
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
 
 
 REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]

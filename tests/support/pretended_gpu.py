@@ -142,6 +142,9 @@ class _Names(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **kwargs)
         args = [_known_name(value) for value in args]
+        if func is torch.Tensor.__setitem__ and isinstance(args[2], bool | int | float):
+            # a number stays on the host until an operator copies it
+            args[2] = torch.tensor(args[2], dtype=args[0].dtype)
         device = kwargs.get("device")
         if device is not None:
             kwargs = {**kwargs, "device": _known_name(device)}
