@@ -33,6 +33,18 @@ def rms_norm_kernel(
     tl.store(p_y + i_head * size + o_x, b_x * scale * b_weight, mask=m_x)
 
 
+@triton.jit
+def normed(b_x, o_x, m_x, p_weight, p_shift, size, epsilon):
+    """Layer norm of a row, which is zero where it is not `m_x`; without a shift its root-mean-square norm."""
+    if p_shift is not None:
+        b_x = tl.where(m_x, b_x - tl.sum(b_x, 0) / size, 0.0)
+    b_weight = tl.load(p_weight + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_out = b_x / tl.sqrt(tl.sum(b_x * b_x, 0) / size + epsilon) * b_weight
+    if p_shift is not None:
+        b_out += tl.load(p_shift + o_x, mask=m_x, other=0.0).to(tl.float32)
+    return b_out
+
+
 @begins_early
 @triton.jit
 def add_norm_kernel(
@@ -44,8 +56,6 @@ def add_norm_kernel(
     p_shift,
     size,
     epsilon,
-    HAS_BIAS: tl.constexpr,
-    HAS_SHIFT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     await_kernels()
@@ -53,18 +63,13 @@ def add_norm_kernel(
     o_x = tl.arange(0, BLOCK)
     m_x = o_x < size
     b_y = tl.load(p_y + i_row + o_x, mask=m_x, other=0.0).to(tl.float32)
-    if HAS_BIAS:
+    if p_bias is not None:
         b_y += tl.load(p_bias + o_x, mask=m_x, other=0.0).to(tl.float32)
     b_x = tl.load(p_x + i_row + o_x, mask=m_x, other=0.0).to(tl.float32) + b_y
     # the norm is that of what is kept
     b_x = b_x.to(p_x.dtype.element_ty).to(tl.float32)
     tl.store(p_x + i_row + o_x, b_x, mask=m_x)
-    if HAS_SHIFT:
-        b_x = tl.where(m_x, b_x - tl.sum(b_x, 0) / size, 0.0)
-    b_weight = tl.load(p_weight + o_x, mask=m_x, other=0.0).to(tl.float32)
-    b_out = b_x / tl.sqrt(tl.sum(b_x * b_x, 0) / size + epsilon) * b_weight
-    if HAS_SHIFT:
-        b_out += tl.load(p_shift + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_out = normed(b_x, o_x, m_x, p_weight, p_shift, size, epsilon)
     tl.store(p_out + i_row + o_x, b_out, mask=m_x)
 
 
@@ -127,6 +132,11 @@ def gated_kernel(p_y, p_x, row_stride, size, ACTIVATION: tl.constexpr, BLOCK: tl
     tl.store(p_y + i_row * size + o_x, activated(b_gate, ACTIVATION) * b_value, mask=m_x)
 
 
+def num_warps_of(block: int) -> int:
+    """Number of warps that hold a row of so many columns."""
+    return min(16, max(4, block // WARP_COLUMNS))
+
+
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """`pybeam.backends.torch_layers.rms_norm` of x [n, d] or [n, heads, d]."""
     y, size = x.new_empty(x.shape), x.shape[-1]
@@ -160,10 +170,8 @@ def add_norm(
             shift,
             size,
             epsilon,
-            HAS_BIAS=bias is not None,
-            HAS_SHIFT=shift is not None,
             BLOCK=block,
-            num_warps=min(16, max(4, block // WARP_COLUMNS)),
+            num_warps=num_warps_of(block),
         )
     return out
 

@@ -4,14 +4,14 @@ Lower a budget when a change needs fewer. `TARGETS` are the limits that were wan
 """
 
 BUDGETS: dict[str, dict[int, int]] = {
-    "greedy": {3: 45, 6: 78},
-    "fixed_beam": {3: 45, 6: 78},
-    "variable_beam": {3: 45, 6: 78},
-    "optimal_beam": {3: 45, 6: 78},
-    "stochastic_beam": {3: 49, 6: 82},
-    "processors": {3: 50, 6: 83},
-    "jacobi": {3: 56, 6: 89},
-    "hybrid_jacobi": {3: 56, 6: 89},
+    "greedy": {3: 40, 6: 73},
+    "fixed_beam": {3: 40, 6: 73},
+    "variable_beam": {3: 40, 6: 73},
+    "optimal_beam": {3: 40, 6: 73},
+    "stochastic_beam": {3: 44, 6: 77},
+    "processors": {3: 45, 6: 78},
+    "jacobi": {3: 46, 6: 79},
+    "hybrid_jacobi": {3: 46, 6: 79},
 }
 
 TARGETS: dict[str, dict[int, int]] = {

@@ -99,6 +99,12 @@ class Backend(Protocol):
     # whether products add to what they find where they write; else `add_norm` adds
     adds_in_products: bool
 
+    # Hidden states [n, d] and their norm [n, d] in one call. It is given tokens [n] int32, their rows [n]
+    # int32 in the table of positions, a plain table [V, d], that of positions, `Stack.embedding_scale`,
+    # `Stack.skipped_id`, and `Norm.parts` of two norms, each of which may be None: the norm of embeddings and
+    # the first layer's. None: one call after another does it.
+    embed_norm: Callable[..., tuple[Tensor, Tensor]] | None
+
     # What `edit_logits` is told of neighbours among processors, whose logits it changes in one call: their
     # rules, and their arrays on that device. None: processors change logits one after another.
     edit_list: Callable[[Sequence[EditRule], Sequence[Sequence[Tensor]], torch.device], Any] | None

@@ -195,6 +195,7 @@ rms_norm = _operator("rms_norm")
 rotary = _operator("rotary")
 gated = _operator("gated")
 adds_in_products = True
+embed_norm = None
 add_norm = torch_layers.add_norm
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs

@@ -286,6 +286,7 @@ BEAM_FUNCTIONS = BeamFunctions(
     backtrace=backtrace,
 )
 adds_in_products = True
+embed_norm = None
 add_norm = layers.add_norm
 edit_list = None
 log_softmax = defaults.log_softmax

@@ -10,6 +10,7 @@ from support.triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from pybeam.backends.torch_layers import Activation
+from pybeam.triton_kernels.embedding import embed_norm
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from support.aot import CAPABILITIES_TO_TEST, assemble, recorded
 
@@ -19,6 +20,7 @@ def test_in_the_interpreter():
     run_in_interpreter(
         "tests/ops/test_rms_norm.py",
         "tests/ops/interpreted/test_add_norm.py",
+        "tests/ops/interpreted/test_embed_norm.py",
         "tests/ops/test_rotary.py",
         "tests/ops/test_gated.py",
         "-k",
@@ -35,6 +37,8 @@ def launches(dtype: torch.dtype) -> list:
             add_norm(x, x, x[0], x[0], x[0], 1e-5),
             add_norm(x, x, None, x[0], None, 1e-5),
             add_norm(heads[:, 0].contiguous(), heads[:, 1].contiguous(), None, x[0], x[0], 1e-5),
+            embed_norm(position, position, x, x, 2.0, 1, [None, (x[0], x[0], 1e-5)]),
+            embed_norm(position, position, x, x[:0], 2.0, -1, [(x[0], x[0], 1e-5), None]),
             rms_norm(heads[:, :16], heads[0, 0], 1e-6),
             rotary(heads[:, 16:20], position, table, table),
             gated(x, Activation.SILU),

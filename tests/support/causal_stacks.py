@@ -135,7 +135,7 @@ def one_by_one(
 ) -> Tensor:
     """Return the logits [R, V] of one call per operator. Keys and values go to the pool."""
     stack, output = stack.with_backend(backend), output.with_backend(backend)
-    x = stack.embed(call.token, call.position)
+    x, _ = stack.embed(backend, call.token, call.position)
     for i, layer in enumerate(stack.layers):
         y = layer.self_norms.before(x)
         query, key, value = stack.project(layer, y, call.position)

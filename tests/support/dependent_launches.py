@@ -64,7 +64,7 @@ def _launches() -> list:
     from pybeam.backends.arrays import PlanRules
     from pybeam.backends.beam_program import BeamRules
     from pybeam.contracts import Finishing
-    from pybeam.triton_kernels import layers
+    from pybeam.triton_kernels import embedding, layers
 
     from . import triton_launches as launches
     from .aot import recorded
@@ -76,6 +76,9 @@ def _launches() -> list:
         lambda: (
             layers.rms_norm(x, x[0], 1e-6),
             layers.add_norm(x, x, x[0], x[0], x[0], 1e-5),
+            embedding.embed_norm(
+                launches.ints(4), launches.ints(4), x, x, 2.0, 1, [(x[0], x[0], 1e-5)] * 2
+            ),
             layers.rotary(x.view(4, 2, 32), launches.ints(4), table, table),
             layers.gated(x, 1),
         )

@@ -144,17 +144,26 @@ class Stack:
         """Return the norm before layer i, or the final norm behind all layers."""
         return self.layers[i].self_norms.before if i < len(self.layers) else self.final_norm
 
-    def embed(self, token: Tensor, place: Tensor) -> Tensor:
-        """Return hidden states [n, d] for tokens [n] at these rows [n] of the position table, both int32."""
+    def begun(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return hidden states x [n, d], and their norm [n, d] that the first layer reads."""
+        norm = self.following(0)
+        return x, x if norm is None else norm(x)
+
+    def embed(self, backend: Backend, token: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `begun` does, for tokens [n] at these rows [n] of the position table, both int32."""
         table = self.token_table
         assert table is not None
         weight, scale = token_table(table)
+        if backend.embed_norm is not None and weight.ndim == 2 and scale is None:
+            facts = weight, self.position_table, self.embedding_scale, self.skipped_id
+            norms = [norm and norm.parts for norm in (self.embedding_norm, self.following(0))]
+            return backend.embed_norm(token, place, *facts, norms)
         if self.skipped_id >= 0:
             num_positions = len(self.position_table) // 2
             place = torch.add(place, token == self.skipped_id, alpha=num_positions)
         given = token, place, weight, scale, self.num_tokens, self.position_table
         x = self.kernels.embed(*given, self.embedding_scale)  # [n, d]
-        return x if self.embedding_norm is None else self.embedding_norm(x)
+        return self.begun(x if self.embedding_norm is None else self.embedding_norm(x))
 
     def place(self, y: Tensor, position: Tensor) -> Tensor:
         """Return hidden states [n, d] for embeddings y [n, d] at these positions [n]."""

@@ -40,6 +40,11 @@ class Norm:
         norm._backend = backend if self._backend is not None else None
         return norm
 
+    @property
+    def parts(self) -> tuple[Tensor, Tensor | None, float]:
+        """Weight, bias and epsilon."""
+        return self.weight, self.bias, self.epsilon
+
     def __call__(self, x: Tensor) -> Tensor:
         kernels = torch_layers if self._backend is None else self._backend
         if self.bias is None:

@@ -105,9 +105,8 @@ def run_layers(
     cross: CrossAttention | None = None,
 ) -> Tensor | None:
     """Return states [n, d] behind the final norm, one operator after another; None: nobody reads them."""
-    x, place = (inputs, None) if isinstance(inputs, Tensor) else (stack.embed(*inputs), inputs[1])
-    norm = stack.following(0)
-    y = x if norm is None else norm(x)
+    place = None if isinstance(inputs, Tensor) else inputs[1]
+    x, y = stack.begun(inputs) if isinstance(inputs, Tensor) else stack.embed(backend, *inputs)
     for i, layer in enumerate(stack.layers):
         attended = own(i, layer, *stack.project(layer, y, place))
         if attended is None:
