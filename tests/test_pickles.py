@@ -101,9 +101,9 @@ def test_models_stay_where_they_are(kind, tmp_path):
 
 
 @pytest.mark.thinned(most=3)
-@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("default", ["meta", "cpu"])
 @pytest.mark.parametrize("kind", ["m2m_100", "rnn", "causal-qwen2", "Whisper"])
-def test_another_default_device_changes_nothing(kind, device, tmp_path):
+def test_another_default_device_changes_nothing(kind, default, tmp_path):
     path, algorithm = saved(kind, tmp_path), pybeam.fixed_beam(3, max_length=6, n_best=2)
     source = (
         torch.rand(20, pybeam.load_model(path, device="cpu").config.front.num_features)
@@ -113,7 +113,7 @@ def test_another_default_device_changes_nothing(kind, device, tmp_path):
     usual = pybeam.Decoder(pybeam.load_model(path, device="cpu"), algorithm)
     expected = usual.decode([source])
     target = expected[0].hypotheses[0].tokens
-    torch.set_default_device(device)
+    torch.set_default_device(default)
     try:
         decoder = pybeam.Decoder(pybeam.load_model(path, "cpu"), algorithm)
         assert decoder.decode([source]) == expected

@@ -171,16 +171,24 @@ def test_native_refuses_a_slot_named_twice(native):
         tree.append(ints([1, 1]), twice, EOS)
 
 
-def test_a_full_tree_is_an_error(backend):
-    tree = new_tree(backend, 1, 1, 2)
+@pytest.fixture
+def on_the_host(backend):
+    """A backend that raises; kernels of a device leave out what does not fit, see `test_tree_bounds`."""
+    if backend == "triton":
+        pytest.skip("its kernels have nobody to raise to")
+    return backend
+
+
+def test_a_full_tree_is_an_error(on_the_host):
+    tree = new_tree(on_the_host, 1, 1, 2)
     tree.open(ints([0]), start_id=1)
     tree.append(ints([0]), survivors(), EOS)
     with pytest.raises((RuntimeError, AssertionError), match=r"full|no room"):
         tree.append(ints([0]), survivors(), EOS)
 
 
-def test_an_empty_pool_is_an_error(backend):
-    tree = TokenTree(backends.load(backend), torch.device("cpu"))
+def test_an_empty_pool_is_an_error(on_the_host):
+    tree = TokenTree(backends.load(on_the_host), torch.device("cpu"))
     tree.reserve(1, 1, 40)
     tree.reserve_pages(1)
     tree.open(ints([0]), start_id=1)

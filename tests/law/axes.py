@@ -305,6 +305,8 @@ ENTRIES = (
 EVENTS = ("none", "cancel", "interrupted", "bad request", "model raises", "memory given back")
 READING = ("at once", "late")
 BACKENDS = ("native", "reference")
+# values beside those of `AXES`, for `test_law_on_gpu.py`
+ON_A_GPU: dict[str, tuple[str, ...]] = {"backend": ("triton",)}
 
 AXES: dict[str, tuple[str, ...]] = {
     "algorithm": tuple(ALGORITHMS),

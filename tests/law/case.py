@@ -49,7 +49,8 @@ class Case:
         values = [value.strip() for value in line.split("|")]
         case = cls(dict(zip(axes.AXES, values, strict=True)))
         for axis, value in case.values.items():
-            assert value in axes.AXES[axis], f"{axis!r} has no value {value!r}"
+            known = (*axes.AXES[axis], *axes.ON_A_GPU.get(axis, ()))
+            assert value in known, f"{axis!r} has no value {value!r}"
         return case
 
     @cached_property

@@ -137,13 +137,16 @@ def assert_same(result: Result | None, expected: Result, most: float) -> None:
     assert result is not None, "it has no result"
     assert result.error is None, f"it failed: {result.error!r}"
     names = ("id", "stop_reason", "steps", "expansions", "has_all_items")
-    assert [getattr(result, name) for name in names] == [getattr(expected, name) for name in names]
+    ours, theirs = ({name: getattr(one, name) for name in names} for one in (result, expected))
+    # pytest shows no values of what is not a test
+    assert ours == theirs, f"{ours} of {result} is not {theirs} of {expected}"
     if most == 0:
         assert result.hypotheses == expected.hypotheses
     assert len(result.hypotheses) == len(expected.hypotheses)
     for ours, theirs in zip(result.hypotheses, expected.hypotheses, strict=True):
         names = ("tokens", "ended", "eos_id", "items")
-        assert [getattr(ours, n) for n in names] == [getattr(theirs, n) for n in names]
+        same = all(getattr(ours, name) == getattr(theirs, name) for name in names)
+        assert same, f"{ours} is not {theirs}"
         assert ours.score == pytest.approx(theirs.score, abs=most)
         assert ours.final_score == pytest.approx(theirs.final_score, abs=most)
         assert (ours.attention is None) == (theirs.attention is None)

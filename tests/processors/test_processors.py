@@ -243,7 +243,7 @@ def transformers_processors() -> dict:
         "min_p": (processors.min_p(0.125), hf.MinPLogitsWarper(0.125)),
         "sequence_bias": (
             processors.sequence_bias(BIASES, counts_start=True),
-            hf.SequenceBiasLogitsProcessor([[list(line), bias] for line, bias in BIASES]),
+            hf.SequenceBiasLogitsProcessor(dict(BIASES)),
         ),
         "encoder_repetition_penalty": (
             processors.encoder_repetition_penalty(1.3, SOURCE),

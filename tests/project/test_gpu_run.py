@@ -26,9 +26,9 @@ def test_tests_without_a_device_are_left_out_and_kernels_come_first():
     assert [one.path.name for one in left_out] == ["test_select.py"]
 
 
-def test_files_that_name_no_device_are_not_even_read(tmp_path):
+def test_files_in_which_nothing_takes_a_device_are_not_even_imported(tmp_path):
     without, with_one = tmp_path / "test_a.py", tmp_path / "test_b.py"
-    without.write_text("def test_devices(): pass\n")
+    without.write_text("def test_devices(): load(device='cpu')\n")
     with_one.write_text("def test_b(kernel, device): pass\n")
     assert on_a_gpu.needs_no_device(without)
     assert not on_a_gpu.needs_no_device(with_one)

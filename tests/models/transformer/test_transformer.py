@@ -77,7 +77,9 @@ def test_encoder_states_equal_the_originals(pair, backend):
     states = states[: sum(LENGTHS)].cpu().split(LENGTHS)
     for source, state in zip(sources, states, strict=True):
         expected = original.get_encoder()(torch.tensor([source])).last_hidden_state[0]
-        torch.testing.assert_close(state, expected, rtol=1e-5, atol=1e-5)
+        # a GPU adds up in another order
+        bound = 1e-5 if model.device.type == "cpu" else 3e-5
+        torch.testing.assert_close(state, expected, rtol=bound, atol=bound)
 
 
 @pytest.mark.thinned(most=10)

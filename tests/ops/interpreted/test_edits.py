@@ -147,7 +147,7 @@ def test_a_biased_prefix(block, monkeypatch):
     assert same(actual[3:4], expected[3:4]) and same(actual[5:], expected[5:])
 
 
-def test_several_eos(device):
+def test_several_eos():
     chain = (processors.min_length(1, stage="log_probs"), ALL[8], processors.force_eos())
     results = []
     for name in ("reference", "triton"):
@@ -160,7 +160,7 @@ def test_several_eos(device):
     assert same(*results)
 
 
-def test_one_launch_a_stage(device, monkeypatch):
+def test_one_launch_a_stage(monkeypatch):
     launches = []
     backend = backends.load("triton")
     monkeypatch.setattr(
