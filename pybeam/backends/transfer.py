@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -34,16 +35,30 @@ def all_to_device(arrays: Sequence, device: torch.device) -> list[Tensor]:
     parts = [np.ascontiguousarray(array, dtype=np.int32) for array in arrays]
     if device.type == "cpu":
         return list(map(torch.from_numpy, parts))
-    firsts = [0, *accumulate(-(-part.size // ALIGNED) * ALIGNED for part in parts)]
-    whole = np.zeros(firsts.pop(), dtype=np.int32)
-    for part, first in zip(parts, firsts, strict=True):
-        whole[first : first + part.size] = part.ravel()
-    copied = to_device(whole, torch.int32, device)
+    return unpacked(to_device(packed(parts), torch.int32, device), [part.shape for part in parts])
+
+
+def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays of numbers as one array [n] int32."""
+    *firsts, total = _firsts([array.shape for array in arrays])
+    whole = np.zeros(total, dtype=np.int32)
+    for array, first in zip(arrays, firsts, strict=True):
+        whole[first : first + array.size] = array.ravel()
+    return whole
+
+
+def unpacked(whole: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Return the arrays of these shapes that `packed` has put into one."""
     # one operator of torch for each piece
     return [
-        copied.as_strided(part.shape, [step // part.itemsize for step in part.strides], first)
-        for part, first in zip(parts, firsts, strict=True)
+        whole.as_strided(shape, [math.prod(shape[i + 1 :]) for i in range(len(shape))], first)
+        for shape, first in zip(shapes, _firsts(shapes), strict=False)
     ]
+
+
+def _firsts(shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """The first place of each array of these shapes, and the place behind all."""
+    return [0, *accumulate(-(-math.prod(shape) // ALIGNED) * ALIGNED for shape in shapes)]
 
 
 class HostCopy:

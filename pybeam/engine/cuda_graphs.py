@@ -201,6 +201,25 @@ class StepGraphs:
             self._slots[slot.numel()].give(slot)
         return found
 
+    def run(
+        self,
+        key: Hashable,
+        buffers: Iterable[Tensor],
+        step: Step,
+        slot: Tensor,
+        *,
+        recurs: bool = False,
+    ) -> Tensor:
+        """Do a step by its graph, if there is one; see `get`. One that recurs is captured at once."""
+        captured = self.get(key, buffers, step, slot)
+        if captured is not None:
+            return captured()
+        with self.watched(key):
+            report = step(slot)
+        if recurs:
+            self.get(key, buffers, step, slot)
+        return report
+
     @contextmanager
     def watched(self, key: Hashable) -> Iterator[None]:
         """A context for a step without a graph, which shows whether one can hold it."""

@@ -191,15 +191,8 @@ class Engine:
         def step(slot: Tensor) -> Tensor:
             return self._steps(plan._replace(slot=slot))[1]
 
-        captured = graphs.get(key, work.buffers(), step, slot)
-        if captured is not None:
-            self._clock("replay")
-            return 1, captured()
-        with graphs.watched(key):
-            report = step(slot)
-        # the next step of this size is a graph
-        graphs.get(key, work.buffers(), step, slot)
-        return 1, report
+        self._clock("replay")
+        return 1, graphs.run(key, work.buffers(), step, slot, recurs=True)
 
     def _steps(self, plan: StepPlan) -> tuple[int, Tensor]:
         """Run a step, or several if nobody has a say between them. Returns how many, and the report."""

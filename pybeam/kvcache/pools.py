@@ -176,14 +176,32 @@ class SourceCells:
 
     def allocate(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Give cells to these slots. Returns all of them, slot by slot, [sum(lengths)] int32."""
+        self.take(slots, lengths)
+        return self._write(slots, lengths)
+
+    def take(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Give cells to these slots, and leave it to the caller to `write` them."""
         for slot, length in zip(slots, lengths, strict=True):
             self._pages[slot] = self._take(cells_of_pages(length) // PAGE_CELLS)
         # a table that grows is replaced, so it grows in large steps
         self.reserve(0, 1 << max(max(lengths) - 1, 0).bit_length())
-        return self._write(slots, lengths)
 
     def _write(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Write the pages of these slots into the tables. Returns the cells of `allocate`."""
+        index, length, table, used = all_to_device(
+            (slots, lengths, *self.lines(slots, lengths)), self.cell.device
+        )
+        self.write(index, length, table)
+        return used
+
+    def write(self, slot: Tensor, length: Tensor, lines: Tensor) -> None:
+        """Write lines [A, U] of cells, which sources of these lengths [A] use, into the tables."""
+        index = slot.long()
+        self.cell[:, : lines.shape[1]].index_copy_(0, index, lines)
+        self.length.index_copy_(0, index, length)
+
+    def lines(self, slots: Sequence[int], lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cells of these slots [A, U], and those that are used, slot by slot [sum(lengths)]."""
         pages = [self._pages[slot] for slot in slots]
         most = max(map(len, pages), default=0)
         self.reserve(max(slots, default=-1) + 1, most * PAGE_CELLS)
@@ -192,12 +210,7 @@ class SourceCells:
         within = np.arange(PAGE_CELLS, dtype=np.int32)
         cell = (PAGE_CELLS * page[..., None] + within).reshape(len(slots), most * PAGE_CELLS)
         is_used = np.arange(cell.shape[1]) < np.array(lengths)[:, None]  # [A, U]
-        given = slots, lengths, cell, cell[is_used]
-        index, length, table, used = all_to_device(given, self.cell.device)
-        index = index.long()
-        self.cell[:, : cell.shape[1]].index_copy_(0, index, table)
-        self.length.index_copy_(0, index, length)
-        return used
+        return cell, cell[is_used]
 
     def release(self, slots: Sequence[int]) -> list[int]:
         """Free the cells of these slots, which have no rows that read them. Returns the pages."""

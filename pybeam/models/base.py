@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -54,14 +54,22 @@ class Alignment:
             object.__setattr__(self, "heads", heads)
 
 
+# Do `work(numbers)`, or replay it with other numbers. The key names everything that is constant in it, and
+# `numbers` int32 on the device are all that differ.
+Replay = Callable[[Hashable, Callable[[Tensor], Tensor], Tensor], object]
+
+
 class Session(ABC):
     """The state of one decode call at a time. Slots are given out by the engine.
 
     Attributes:
         can_read: whether it has `read`.
+        replay: what `encode` does on the device may be done by this function, which has captured it; see
+            `Replay`. None: nothing is captured.
     """
 
     can_read = False
+    replay: Replay | None = None
 
     def buffers(self) -> Sequence[Tensor]:
         """Return the tensors that are kept between steps. A captured step is valid until one is replaced."""

@@ -10,36 +10,16 @@ import torch
 import pybeam
 from pybeam.backends import load
 from pybeam.engine import live_sources
-from pybeam.engine.cuda_graphs import Captured, StepGraphs, _Slots
+from pybeam.engine.cuda_graphs import StepGraphs, _Slots
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.triton_kernels import counters
 from support.device_loop import REQUESTS, run, torch_beams
+from support.graph_memory import Recomputed
 from support.laws import ALGORITHMS, schedules
 from support.paths import DATA, MODEL, ROOT
 from support.tiny_models import save_tiny_model
 from support.verse_lengths import verse_model, verses
-
-
-class Replays:
-    """In place of CUDA graphs: counts captures and replays. A replay computes the step again."""
-
-    def __init__(self) -> None:
-        self.num_captures = self.num_replays = 0
-
-    def __call__(self, step, slot) -> Captured:
-        self.num_captures += 1
-
-        def replay() -> None:
-            self.num_replays += 1
-            # the next step must not change what the host has not read yet
-            captured.report = step(slot)
-
-        captured = Captured(replay, slot, slot)
-        return captured
-
-    def renew(self) -> None:
-        """Nothing is kept here."""
 
 
 @pytest.fixture
@@ -48,7 +28,7 @@ def replayed(monkeypatch):
 
     def decode(model, algorithm, schedule, *streams, backend) -> float:
         workspace = Workspace(model, algorithm, backend)
-        replays = Replays()
+        replays = Recomputed()
         workspace.graphs = StepGraphs(replays)
         for requests in streams:
             replays.num_replays = 0
@@ -79,7 +59,7 @@ def test_what_was_seen_twice_is_replayed(transformer, replayed, name, schedule):
 
 def test_graphs_are_dropped_when_there_is_no_room_for_another():
     """And not before."""
-    graphs, slot = StepGraphs(Replays(), max_graphs=2), torch.zeros(2, dtype=torch.int32)
+    graphs, slot = StepGraphs(Recomputed(), max_graphs=2), torch.zeros(2, dtype=torch.int32)
     numbers = []
     for key in (1, 2, 1, 3):
         with graphs.watched(key):
@@ -97,7 +77,7 @@ def test_graphs_follow_the_most_sources(transformer):
 def test_there_is_room_for_all_from_the_first_on(transformer):
     """Arrays grow at the first admission, and not again when the second source comes."""
     workspace = Workspace(transformer, ALGORITHMS["fixed"], torch_beams())
-    workspace.graphs = StepGraphs(Replays())
+    workspace.graphs = StepGraphs(Recomputed())
     run(workspace, pybeam.Fifo(6), REQUESTS[:1], reads_late=True)
     before = workspace.state.buffers()
     run(workspace, pybeam.Fifo(6), [REQUESTS[0]] * 6, reads_late=True)
@@ -141,7 +121,7 @@ def test_slots_stay_on_the_device_until_sources_come_or_go(transformer, monkeypa
 
     monkeypatch.setattr(_Slots, "give", counted)
     workspace = Workspace(transformer, ALGORITHMS["fixed"], torch_beams())
-    workspace.graphs = StepGraphs(Replays())
+    workspace.graphs = StepGraphs(Recomputed())
     for _ in range(2):
         uploads.clear(), copies.clear()
         _, stats = run(workspace, pybeam.Batch(4), REQUESTS, reads_late=True)

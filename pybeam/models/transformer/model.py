@@ -158,6 +158,12 @@ class TransformerSession(StackSession):
 
     def _encode(self, sources: Sequence[Any], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
+        if self.replay is not None and not self.model.takes_features:
+            # only a GPU has graphs
+            from pybeam.models.transformer.captured import encode
+
+            encode(self._source, sources, slots, self._encoded, self.replay)
+            return
         cell = self._source.allocate(slots, self._lengths(sources))  # [n] int32
         if not cell.numel():
             return
@@ -166,7 +172,15 @@ class TransformerSession(StackSession):
             inputs, seen = self._encoder_given(sources)
             self._encoder.keep(inputs, seen._replace(cell=cell), self._cross)
             return
-        key_value = self.cross_keys_and_values(self.states(sources))
+        self._keep(self.states(sources), cell)
+
+    def _encoded(self, inputs: Inputs, position: Tensor, cells: Cells, kept: Tensor) -> None:
+        """Encode positions [n], and keep keys and values in these cells [n]; see `_encoder_given`."""
+        self._keep(self._encoder.states(inputs, self._seen_in_source(position, cells)), kept)
+
+    def _keep(self, state: Tensor, cell: Tensor) -> None:
+        """Keep every decoder layer's keys and values of encoder states [n, d] in these cells [n]."""
+        key_value = self.cross_keys_and_values(state)
         for i, pool in enumerate(self._cross.both):
             self.backend.scatter_rows(pool, cell, key_value[:, i])
 
@@ -204,11 +218,14 @@ class TransformerSession(StackSession):
         positions = np.arange(offsets[-1]) - offsets[:-1].repeat(lengths)  # [n]
         host = offsets, np.arange(len(sources)), places, lengths, positions
         offset, slot, cell, length, position = all_to_device(host, device)
-        seen = Seen(Cells(offset, slot, cell, length))
-        if model.encoder.has_distances:
-            # rows are cells
-            seen = seen._replace(position=position, cell_position=position)
+        seen = self._seen_in_source(position, Cells(offset, slot, cell, length))
         return model.encoder_inputs(sources, position), seen
+
+    def _seen_in_source(self, position: Tensor, cells: Cells) -> Seen:
+        """Return what rows of an encoder see, which are cells."""
+        if self.model.encoder.has_distances:
+            return Seen(cells, position=position, cell_position=position)
+        return Seen(cells)
 
     def attention(
         self,
