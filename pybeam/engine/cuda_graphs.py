@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Protocol
 from weakref import WeakSet
@@ -246,7 +248,7 @@ class StepGraphs:
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
             cause = error.__cause__ or error
-            self._give_up(f"{type(cause).__name__}: {cause}")
+            self._give_up(f"{_place_of(cause)}{type(cause).__name__}: {cause}")
 
     def _give_up(self, problem: str) -> None:
         """Go on without graphs."""
@@ -261,3 +263,12 @@ class StepGraphs:
     def _clear(self) -> None:
         self._graphs.clear()
         self._capture.renew()
+
+
+def _place_of(error: BaseException) -> str:
+    """The innermost line of this library that an error went through: ``in token_tree.py:215: ``."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith("pybeam."):
+            place = f"in {Path(frame.f_code.co_filename).name}:{line}: "
+    return place

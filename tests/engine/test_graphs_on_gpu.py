@@ -15,13 +15,11 @@ from pybeam.models import load_model
 from support.device_loop import REQUESTS, assert_alike
 from support.example_model import LINES, assert_agree
 from support.laws import ALGORITHMS
+from support.on_a_gpu import as_in_production
 from support.paths import MODEL
 from support.tiny_models import save_tiny_model
 
-pytestmark = [
-    pytest.mark.graphs,
-    pytest.mark.filterwarnings("error:a step could not be captured:RuntimeWarning"),
-]
+pytestmark = pytest.mark.graphs
 LONG = pybeam.fixed_beam(4, min_length=70, max_length=80)
 
 
@@ -30,7 +28,8 @@ def on_gpu(device, tmp_path):
     if device.type != "cuda":
         pytest.skip("needs a GPU (--device cuda)")
     save_tiny_model(tmp_path, "m2m_100", max_position_embeddings=128)  # those of `LONG`, and more
-    return load_model(tmp_path, device=device)
+    with as_in_production():
+        yield load_model(tmp_path, device=device)
 
 
 def num_graphs(decoder: pybeam.Decoder) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from pybeam.models import loading
 
@@ -72,3 +73,17 @@ def explicit_devices(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(loading, "working_device", explicit)
         yield
+
+
+@contextmanager
+def as_in_production() -> Iterator[None]:
+    """Within this context algorithms need not be deterministic, and torch fills no new memory (`poison`).
+
+    Where they must, a scatter on a GPU copies strides from the host, and no graph can hold it.
+    """
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
