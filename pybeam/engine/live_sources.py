@@ -15,6 +15,9 @@ from pybeam.engine.source import Source
 from pybeam.state.report import column
 from pybeam.state.step import StepPlan
 
+# of matrix products
+TILE_ROWS = 64
+
 REASON, NUM_ROWS, EXPANSIONS = column("reason"), column("num_rows"), column("expansions")
 
 
@@ -224,6 +227,11 @@ class LiveSources:
 
 
 def bucket(size: int) -> int:
-    """Return the smallest bucket that holds so many. There are two between a power of two and the next."""
-    step = 1 << max(0, (size - 1).bit_length() - 2)
+    """Return the smallest bucket that holds so many.
+
+    Few rows cost nearly the same, so there is one bucket between a power of two and the next, up to 128. From
+    there on buckets are multiples of a tile of rows, and from 2,048 on there are 16 for every power of two.
+    """
+    bits = (size - 1).bit_length()
+    step = min(1 << max(0, bits - 2), max(TILE_ROWS, 1 << max(0, bits - 5)))
     return -(-size // step) * step

@@ -11,7 +11,7 @@ import torch
 import pybeam
 from pybeam import backends, processors
 from pybeam.backends.waiting import HostReadGuard, NoWaiting, Waits
-from pybeam.engine.cuda_graphs import StepGraphs
+from pybeam.engine.cuda_graphs import MAX_GRAPHS, StepGraphs
 from pybeam.engine.live_sources import bucket
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
@@ -230,7 +230,9 @@ def test_buckets_are_few_and_near():
     sizes = range(1, 5000)
     assert all(size <= bucket(size) < 1.5 * size for size in sizes)
     assert all(bucket(bucket(size)) == bucket(size) for size in sizes)
-    assert len({bucket(size) for size in sizes}) <= 25
+    assert all(bucket(size) <= 17 / 16 * size + 1 for size in sizes if size > 1024)
+    assert [bucket(beams * 5) for beams in (64, 128, 256)] == [320, 640, 1280]
+    assert len({bucket(size) for size in sizes}) <= MAX_GRAPHS
 
 
 def source_of(algorithm) -> Source:
