@@ -20,6 +20,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "first-output": ("packages/examples", "pyproject.toml", "pybeam/models", "pybeam/__init__.py"),
     "forecast": (*SEARCH, "triton_kernels", "benchmarks/gpu"),
     "gpu-bench": (*SEARCH, "triton_kernels", "csrc/cuda"),
+    "gpu-step": (*SEARCH, "triton_kernels", "csrc/cuda"),
     "huggingface": SEARCH,
     "jacobi": SEARCH,
     "kernels": (*SEARCH, "triton_kernels"),

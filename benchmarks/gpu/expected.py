@@ -1,87 +1,73 @@
-"""The forecast of each measured row: its limit, and the least and the most that it should take.
+"""The forecast of each measured row: its limit, and what it should take.
 
 A row that takes more or less than its forecast shows where `forecast` is wrong, or where a kernel is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from benchmarks.gpu import forecast
-from benchmarks.gpu.forecast import MACHINES, MULTIPLY_SHARE, NODE_US, READ_SHARE, Network, Work
+from benchmarks.gpu.forecast import GAP_US, KERNEL_US, MACHINES, Machine, Network, Part, Work
 
 # the rates that stand for a machine whose rates are not known
-DEFAULT = "H100"
-# the products of float32 without tensor cores, on both machines
-FLOAT32_SHARE = 67 / 989
+DEFAULT = "H200"
 
 
 class Expected(NamedTuple):
     """Microseconds: at the published rates without any kernel to launch, and what they should be."""
 
     limit: float
-    least: float
-    most: float
+    forecast: float
 
     def columns(self, us: float) -> dict[str, float]:
         """Columns of a row that took so many microseconds."""
         return {
             "limit µs": significant(self.limit),
-            "least µs": significant(self.least),
-            "most µs": significant(self.most),
+            "forecast µs": significant(self.forecast),
             "of limit": significant(self.limit / us),
-            "times forecast": significant(2 * us / (self.least + self.most)),
+            "times forecast": significant(us / self.forecast),
         }
 
     def times(self, number: float) -> Expected:
         return Expected(*(number * us for us in self))
 
 
-def machine_name() -> str:
-    """The machine of `forecast` that this one is, or else the one that stands for it."""
+def machine() -> Machine:
+    """That of `forecast` which this one is, or else the one that stands for it."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    return next((known for known in MACHINES if known in name), DEFAULT)
+    return MACHINES[next((known for known in MACHINES if known in name), DEFAULT)]
 
 
-def of_work(parts: list[Work], dtype: str, kernels: int) -> Expected:
-    """Parts that wait for each other, in so many kernels."""
-    machine = MACHINES[machine_name()]
-    share = FLOAT32_SHARE if dtype == "float32" else 1
-    whole = Work(sum(one.num_bytes for one in parts), sum(one.flop for one in parts) / share)
-    limit = whole.us(machine, "bfloat16")
-    apart = sum(
-        Work(one.num_bytes, one.flop / share).us(machine, "bfloat16", READ_SHARE, MULTIPLY_SHARE)
-        for one in parts
-    )
-    least, most = (apart + kernels * us for us in NODE_US)
-    return Expected(limit, least, most)
+def of_work(work: Work, dtype: str, role: str = "norm") -> Expected:
+    """A kernel that stands alone in a graph, and is no more than its work."""
+    us = Part(role, "", work).us(machine(), dtype)
+    return Expected(work.us(machine(), dtype), us + KERNEL_US[role] + GAP_US)
 
 
 def of_step(network: Network, sources: float, beam: float, dtype: str) -> Expected:
     """A step of `fixed_beam`, all of whose rows are alive."""
-    parts = forecast.parts(network, sources, beam, dtype)
-    return of_work(parts, dtype, kernels_of(network.layers)["sum"])
+    return _of_parts(network, (sources, beam, dtype), lambda part: True)
 
 
 def of_phase(network: Network, sources: int, beam: int, dtype: str, phase: str) -> Expected:
     """A phase of that step; `phase` is a column of the counted launches."""
-    *model, selection = forecast.parts(network, sources, beam, dtype)
-    # written by one phase and read by the next
-    logits = Work(selection.num_bytes / 2, 0)
-    # what books need is a few numbers a row
-    parts = {"model": [*model, logits], "select": [logits]}.get(
-        phase, [Work(64 * sources * beam, 0)]
-    )
-    return of_work(parts, dtype, kernels_of(network.layers)[phase])
+    roles = {"model": {"product", "attention", "norm"}, "select": {"select"}}.get(phase, set())
+    return _of_parts(network, (sources, beam, dtype), lambda part: part.role in roles, phase)
 
 
-def kernels_of(layers: int) -> dict[str, int]:
-    """Kernels of a step of `fixed_beam` by phase; other depths follow from the two that were counted."""
-    few, many = (forecast.counted_row(num, 64) for num in (3, 6))
-    phases = [name for name, value in few.items() if isinstance(value, int)]
-    return {p: round(few[p] + (layers - 3) * (many[p] - few[p]) / 3) for p in phases}
+def _of_parts(
+    network: Network, sizes: tuple, belongs: Callable[[Part], bool], phase: str | None = None
+) -> Expected:
+    sources, _, dtype = sizes
+    limit = forecast.whole([part for part in forecast.parts(network, *sizes) if belongs(part)])
+    launched = [part for part in forecast.parts(network, *sizes, launched=True) if belongs(part)]
+    counted = forecast.counted_kernels(network.layers, sources < 2, phase)
+    us = forecast.by_role(machine(), launched, dtype, counted)
+    return Expected(limit.us(machine(), dtype), sum(us.values()))
 
 
 def network_of(config) -> Network:

@@ -2,30 +2,59 @@
 
     python -m benchmarks.gpu.forecast
 
-Nothing here is measured by us. Work follows from the sizes of a model; kernels are those that `make launches`
-has counted; `MACHINES`, `NODE_US` and the others say what is published or assumed. The table goes to
-forecast.json, in $OUT if that is set, else in benchmarks/results/.
+Work follows from the sizes of a model, and kernels are those that `make launches` has counted. The time of a
+kernel beside its work was measured on one H200: the constants below, from two runs of 2026-11-26 with commit
+5123a8d279, driver 580 and CUDA 13.0. The table goes to forecast.json, in $OUT if that is set, else in
+benchmarks/results/.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from benchmarks.gpu.roles import ROLES, role_of
 from benchmarks.journal import RESULTS, Journal, results_folder
+from pybeam.engine.live_sources import bucket
 
-# of a kernel within a CUDA graph: its launch, its first loads, and the wait for its last block. Spector et
-# al. (Look Ma, No Bubbles!, 2025) measured 1.3 on an H100; the second number is an assumption
-NODE_US = 1.3, 2.2
+# shares of the published rates that are reached: torch's sum over 200 MB reads at 0.87, and cuBLAS
+# multiplies 4,096 rows at 0.75
+READ_SHARE, MULTIPLY_SHARE = 0.87, 0.75
+# a kernel for a whole forward pass read weights at 0.78 of an H100's rate (Spector et al., Look Ma, No
+# Bubbles!, 2025)
+ONE_KERNEL_READ_SHARE = 0.78
+# between the end of a kernel and the start of the next one in a CUDA graph
+GAP_US = 0.4
+# of a kernel beside its work, from its first instruction to its last: loads that wait for one another. The
+# product is cuBLAS's
+KERNEL_US = {
+    "product": 2.4,
+    "attention": 2.4,
+    "norm": 1.5,
+    "select": 28.0,
+    "books": 3.4,
+    "other": 1.7,
+}
+# of a product whose first weights come from memory: the L2 holds a whole network if it has less than
+# `CACHE_BYTES`, which are published
+COLD_US, CACHE_BYTES = 1.0, 50e6
+# cuBLAS multiplies 64 inputs after 64, one after another, in blocks of the output. It splits more than
+# `MOST_INPUTS` where its blocks leave most multiprocessors idle
+INPUTS, INPUTS_US, MOST_INPUTS, BLOCK = 64, 0.1, 1024, 64
+# of a program of `tree_attention` that has a multiprocessor alone: its own time, and that of 16 rows times
+# 32 keys
+PROGRAM_US, TILE_US = 0.65, 0.4
+TILE_ROWS, TILE_KEYS, MOST_TILES = 16, 32, 4
 # of all blocks of one kernel waiting for each other; an assumption: an atomic in L2, and polling it
-BARRIER_US = 0.7, 1.5
-# shares of the published rates that kernels reach. Spector et al. read weights at 0.78 of an H100's rate in
-# one kernel for a whole forward pass; the others are assumptions
-READ_SHARE, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE = 0.9, 0.78, 0.8
+BARRIER_US = 1.1
 BYTES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
+# the products of float32 without tensor cores, as a share of those of bfloat16, on both machines
+FLOAT32_SHARE = 67 / 989
 # types of weights that the table is about
 DTYPES = ("bfloat16", "float8_e4m3fn")
 # parts of a decoder layer that wait for each other, and of the rest of a step: embedding, logits, selection,
@@ -41,6 +70,13 @@ class Machine:
     bytes_per_us: float
     flop_per_us: float
     float8_flop_per_us: float
+    multiprocessors: int = 132
+
+    def multiplies(self, dtype: str) -> float:
+        """Operations a microsecond in this dtype."""
+        if dtype == "float8_e4m3fn":
+            return self.float8_flop_per_us
+        return self.flop_per_us * (FLOAT32_SHARE if dtype == "float32" else 1)
 
 
 MACHINES = {
@@ -57,6 +93,13 @@ class Network:
     width: int
     ffn: int
     vocabulary: int
+    head: int = 64
+
+    @property
+    def num_weights(self) -> int:
+        """Those that a step multiplies by."""
+        layer = 6 * self.width**2 + 2 * self.width * self.ffn
+        return self.layers * layer + self.width * self.vocabulary
 
 
 NETWORKS = {
@@ -67,90 +110,186 @@ NETWORKS = {
 SHAPES = ((1, 5), (64, 5), (64, 50))
 # tokens of a source, and of a hypothesis half-way
 SOURCE_TOKENS, OWN_TOKENS = 30, 16
+# those that another hypothesis of the beam does not share, as the example model has them half-way
+UNSHARED_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class Work:
-    """The bytes and products of a step."""
+    """The bytes and products of a kernel or of a step."""
 
     num_bytes: float
     flop: float
 
     def us(self, machine: Machine, dtype: str, read: float = 1, multiply: float = 1) -> float:
         """Microseconds at these shares of the published rates."""
-        rate = machine.flop_per_us if dtype == "bfloat16" else machine.float8_flop_per_us
-        return max(self.num_bytes / machine.bytes_per_us / read, self.flop / rate / multiply)
+        rate = machine.multiplies(dtype) * multiply
+        return max(self.num_bytes / machine.bytes_per_us / read, self.flop / rate)
 
 
-def parts(network: Network, sources: float, beam: float, dtype: str) -> list[Work]:
-    """The products and attentions of a step, one after another.
+@dataclass(frozen=True)
+class Part:
+    """Work that one kernel does, and in how many steps one after another.
 
-    Every row is counted with keys and values of its own. Rows of a beam share some, so this is the most.
+    Attributes:
+        role: of `ROLES`.
+        num_inputs, num_blocks: of a product; blocks of 64 rows and 64 outputs.
+        num_programs, num_tiles: of an attention; tiles of each program.
+        is_cold: whether what a product reads is not in the L2.
+    """
+
+    role: str
+    name: str
+    work: Work
+    num_inputs: int = 0
+    num_blocks: float = 0
+    num_programs: float = 0
+    num_tiles: float = 0
+    is_cold: bool = False
+
+    def us(self, machine: Machine, dtype: str) -> float:
+        """Microseconds at the rates that are reached, beside those of any kernel of its role."""
+        own = self.work.us(machine, dtype, READ_SHARE, MULTIPLY_SHARE)
+        if self.role == "product":
+            is_split = 2 * self.num_blocks < machine.multiprocessors
+            inputs = min(self.num_inputs, MOST_INPUTS) if is_split else self.num_inputs
+            return self.is_cold * COLD_US + max(own, inputs / INPUTS * INPUTS_US)
+        if self.role == "attention":
+            share = max(1.0, self.num_programs / machine.multiprocessors)
+            return max(own, share * (PROGRAM_US + self.num_tiles * TILE_US))
+        return own
+
+
+def parts(
+    network: Network, sources: float, beam: float, dtype: str, launched: bool = False
+) -> list[Part]:
+    """The products, attentions, norms and the selection of a step, in the order of their launches.
+
+    Keys and values that hypotheses of a beam share are read once.
+
+    Args:
+        launched: with the rows that a captured step has, of which some are padding.
     """
     rows, d = sources * beam, network.width
+    if launched:
+        rows = bucket(math.ceil(rows))
     # of a logit, and of a number in the cache
     kept = max(2, BYTES[dtype])
+    weights = network.num_weights * BYTES[dtype]
 
-    def linear(num_weights: float) -> Work:
-        return Work(num_weights * BYTES[dtype], 2 * rows * num_weights)
+    def linear(name: str, inputs: int, outputs: int) -> Part:
+        work = Work(inputs * outputs * BYTES[dtype], 2 * rows * inputs * outputs)
+        blocks, is_cold = (
+            math.ceil(rows / BLOCK) * math.ceil(outputs / BLOCK),
+            weights > CACHE_BYTES,
+        )
+        return Part("product", name, work, inputs, blocks, is_cold=is_cold)
 
-    def attention(num_keys: float, num_read: float) -> Work:
-        return Work(2 * num_read * d * kept, 4 * num_keys * d)
+    def attention(name: str, keys: float, new: float) -> Part:
+        """Each row attends to so many keys, and to those of its beam that are new."""
+        work = Work(2 * sources * (keys + new) * d * kept, 4 * rows * (keys + new) * d)
+        high = math.ceil(beam / TILE_ROWS)
+        programs = sources * math.ceil(high / MOST_TILES) * d / network.head
+        tiles = min(high, MOST_TILES) * sum(math.ceil(n / TILE_KEYS) for n in (keys, new))
+        return Part("attention", name, work, num_programs=programs, num_tiles=tiles)
 
-    own, others = rows * OWN_TOKENS, rows * SOURCE_TOKENS
+    def norm(name: str) -> Part:
+        # two read and two written
+        return Part("norm", name, Work(4 * rows * d * kept, 0))
+
+    own = OWN_TOKENS + UNSHARED_TOKENS * (beam - 1)
     layer = [
-        linear(3 * d * d),
-        attention(own, own),
-        linear(d * d),
-        linear(d * d),
-        attention(others, sources * SOURCE_TOKENS),
-        linear(d * d),
-        linear(d * network.ffn),
-        linear(d * network.ffn),
+        linear("queries, keys, values", d, 3 * d),
+        attention("attention to hypotheses", own - beam, beam),
+        linear("its output", d, d),
+        norm("norm"),
+        linear("queries", d, d),
+        attention("attention to sources", SOURCE_TOKENS, 0),
+        linear("its output", d, d),
+        norm("norm"),
+        linear("inner layer", d, network.ffn),
+        linear("its output", network.ffn, d),
+        norm("norm"),
     ]
-    assert len(layer) == PARTS_OF_LAYER
     # logits are written and read once
-    selection = Work(2 * rows * network.vocabulary * kept, 0)
-    return [*layer * network.layers, linear(d * network.vocabulary), selection]
+    logits = linear("logits", d, network.vocabulary)
+    selection = Part("select", "selection", Work(2 * rows * network.vocabulary * kept, 0))
+    return [norm("norm"), *layer * network.layers, logits, selection]
+
+
+def whole(own: list[Part]) -> Work:
+    """The work of all of them; numbers between kernels need not go through memory."""
+    counted = [part.work for part in own if part.role != "norm"]
+    return Work(sum(one.num_bytes for one in counted), sum(one.flop for one in counted))
+
+
+def by_role(
+    machine: Machine, own: list[Part], dtype: str, counted: Counter[str]
+) -> dict[str, float]:
+    """Microseconds of the kernels of each role, and of the time between them.
+
+    `counted` says how many kernels have each role.
+    """
+    us = {
+        role: counted[role] * KERNEL_US[role]
+        + sum(part.us(machine, dtype) for part in own if part.role == role)
+        for role in ROLES
+        if counted[role]
+    }
+    return us | {"between": counted.total() * GAP_US}
 
 
 def estimates(
-    machine: Machine, network: Network, work: list[Work], dtype: str, counted: dict[str, int]
-) -> Iterator[tuple[str, int, float, float]]:
-    """Yield for each way its name, its kernels, and the least and the most microseconds of a step."""
-    whole = Work(sum(one.num_bytes for one in work), sum(one.flop for one in work))
-    limit = whole.us(machine, dtype)
-    yield "limit", 0, limit, limit
-    apart = sum(one.us(machine, dtype, READ_SHARE, MULTIPLY_SHARE) for one in work)
-    for name, num in counted.items():
-        yield name, num, apart + num * NODE_US[0], apart + num * NODE_US[1]
+    machine: Machine, network: Network, sources: float, beam: float, dtype: str
+) -> Iterator[tuple[str, int, float]]:
+    """Yield for each way its name, its kernels, and the microseconds of a step."""
+    least = whole(parts(network, sources, beam, dtype))
+    yield "limit", 0, least.us(machine, dtype)
+    own = parts(network, sources, beam, dtype, launched=True)
+    counted = counted_kernels(network.layers, few=sources < 2)
+    yield (
+        "kernels as counted",
+        counted.total(),
+        sum(by_role(machine, own, dtype, counted).values()),
+    )
     # a kernel that goes on may load the next weights while its blocks wait for each other
-    together = whole.us(machine, dtype, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE)
-    slow = sum(one.us(machine, dtype, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE) for one in work)
-    in_layers, barriers = network.layers * PARTS_OF_LAYER, PARTS_OF_STEP
+    work = whole(own).us(machine, dtype, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE)
+    launch = GAP_US + KERNEL_US["norm"]
+    in_layers = network.layers * PARTS_OF_LAYER
     by_layer = network.layers + KERNELS_OF_STEP
     inner = in_layers - network.layers
-    yield (
-        "a kernel a layer",
-        by_layer,
-        together + by_layer * NODE_US[0] + inner * BARRIER_US[0],
-        slow + by_layer * NODE_US[1] + inner * BARRIER_US[1],
+    yield "a kernel a layer", by_layer, work + by_layer * launch + inner * BARRIER_US
+    yield "a kernel a step", 1, work + launch + (in_layers + PARTS_OF_STEP) * BARRIER_US
+
+
+def counted_kernels(layers: int, few: bool = False, phase: str | None = None) -> Counter[str]:
+    """How many kernels of a step of `fixed_beam` have each role, as `make launches` counted them.
+
+    Other depths follow from the two that were counted.
+
+    Args:
+        few: of one source, not of 64.
+        phase: of this one alone.
+    """
+    first, second = (_counted_row(num, 1 if few else 64) for num in (3, 6))
+    found: Counter[str] = Counter()
+    for role in ROLES:
+        one, other = (_of_role(row, role, phase) for row in (first, second))
+        found[role] = round(one + (layers - 3) * (other - one) / 3)
+    return found
+
+
+def _of_role(row: dict, role: str, phase: str | None) -> int:
+    phases = row["names"] if phase is None else [phase]
+    return sum(
+        number
+        for name in phases
+        for kernel, number in row["names"].get(name, {}).items()
+        if role_of(kernel) == role
     )
-    yield (
-        "a kernel a step",
-        1,
-        together + NODE_US[0] + (in_layers + barriers) * BARRIER_US[0],
-        slow + NODE_US[1] + (in_layers + barriers) * BARRIER_US[1],
-    )
 
 
-def counted_kernels(layers: int, sources: int) -> dict[str, int]:
-    """Kernels of a step of `fixed_beam` as `make launches` counted them, and their target."""
-    row = counted_row(layers, sources)
-    return {"kernels as counted": row["sum"], "kernels as aimed at": row["target"]}
-
-
-def counted_row(layers: int, sources: int) -> dict:
+def _counted_row(layers: int, sources: int) -> dict:
     """What `make launches` counted for a step of `fixed_beam`."""
     rows = json.loads((RESULTS / "launches.json").read_text("utf-8"))["rows"]
     wanted = {"algorithm": "fixed_beam", "layers": layers, "sources": sources}
@@ -160,18 +299,15 @@ def counted_row(layers: int, sources: int) -> dict:
 
 def rows_of(gpu: str, name: str, shape: tuple[int, int], dtype: str) -> Iterator[dict]:
     """The estimates of one case; the limit comes first."""
-    network, (sources, beam) = NETWORKS[name], shape
-    counted = counted_kernels(network.layers, sources)
-    work, limit = parts(network, sources, beam, dtype), 0.0
-    for system, num, least, most in estimates(MACHINES[gpu], network, work, dtype, counted):
-        limit = limit or least
+    (sources, beam), limit = shape, 0.0
+    for system, num, us in estimates(MACHINES[gpu], NETWORKS[name], sources, beam, dtype):
+        limit = limit or us
         yield {
             "case": f"{gpu}, {name}, {sources} x {beam}, {dtype}",
             "system": system,
             "kernels": num,
-            "estimate, least µs": round(least, 1),
-            "estimate, most µs": round(most, 1),
-            "share of the limit, %": round(200 * limit / (least + most)),
+            "estimate, µs": round(us, 1),
+            "share of the limit, %": round(100 * limit / us),
         }
 
 

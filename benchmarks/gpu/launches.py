@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -94,11 +95,12 @@ def kernels(model: Model, name: str, num_sources: int) -> dict[str, Counter[str]
 
 def row_of(
     name: str, num_layers: int, num_sources: int, counts: dict[str, Counter[str]]
-) -> dict[str, int | str | None]:
+) -> dict[str, Any]:
     sums = {phase: counts[phase].total() for phase in PHASES}
     own = {"algorithm": name, "layers": num_layers, "sources": num_sources}
     limits = {"budget": BUDGETS[name][num_layers], "target": TARGETS[name].get(num_layers)}
-    return {**own, **sums, "sum": sum(sums.values()), **limits}
+    names = {phase: dict(own.most_common()) for phase, own in counts.items() if own}
+    return {**own, **sums, "sum": sum(sums.values()), **limits, "names": names}
 
 
 def listing(counts: dict[str, Counter[str]]) -> str:

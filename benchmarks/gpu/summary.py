@@ -9,8 +9,7 @@ FROM_BEST = {
     "nodes": "nodes",
     "of copy": "of_copy",
     "limit us": "limit µs",
-    "least us": "least µs",
-    "most us": "most µs",
+    "forecast us": "forecast µs",
     "times forecast": "times forecast",
 }
 

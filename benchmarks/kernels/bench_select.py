@@ -154,8 +154,7 @@ class Select(Kernel):
         return beams.topk(min(2 * self._width, beams.shape[1]))
 
     def expected(self, dtype: str) -> expected.Expected:
-        # a launch, and three times blocks that wait for others
-        return expected.of_work([self.work], dtype, 4)
+        return expected.of_work(self.work, dtype, "select")
 
     def peer(self, name: str) -> Callable[..., object]:
         if name != FLASHINFER:

@@ -16,7 +16,7 @@ import torch
 
 import pybeam
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import Work, parts
+from benchmarks.gpu.forecast import parts, whole
 from benchmarks.gpu.one_step import OneStep
 from benchmarks.kernels.kernel import Case, Cases, Kernel, WrongResult, times
 from benchmarks.networks import Networks
@@ -106,8 +106,7 @@ class Step(Kernel):
         self._search = Search(network, dtype, device, num_beams, width, algorithm)
         self._timed = timed
         self._sizes = expected.network_of(self._search.model.config), num_beams, width, dtype
-        own = parts(*self._sizes)
-        self.work = Work(sum(one.num_bytes for one in own), sum(one.flop for one in own))
+        self.work = whole(parts(*self._sizes))
 
     def calls(self, name: str) -> list[Callable[[], object]]:
         step = ready_step(self._search, name)

@@ -11,6 +11,8 @@ import torch
 
 Call = Callable[[], object]
 FLUSH_BYTES = 256 << 20
+# a tenth of a millisecond
+BUSY_CYCLES = 200_000
 REPLAYS = 15
 
 
@@ -43,15 +45,22 @@ class Replay:
         self, calls: Sequence[Call], before: Call | None = None, is_eager: bool = False
     ) -> None:
         self._calls, self._before = calls, before
+        self.num_calls = len(calls)
         self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self._graph = None if is_eager else captured(calls, before)
         self.num_nodes = None if self._graph is None else num_nodes(self._graph)
 
-    def prepare(self) -> None:
-        """Empty the L2; the time of this does not count."""
+    def prepare(self, is_cold: bool = True) -> None:
+        """Empty the L2, unless it shall keep what it has; the time of this does not count.
+
+        The device is busy for as long as the host needs to start a replay.
+        """
         if self._before is not None:
             self._before()
-        self._flush.zero_()
+        if is_cold:
+            self._flush.zero_()
+        else:
+            torch.cuda._sleep(BUSY_CYCLES)
 
     def __call__(self) -> None:
         if self._graph is not None:
@@ -63,22 +72,26 @@ class Replay:
 
 def median_us(calls: Sequence[Call], device: torch.device) -> float:
     """Microseconds per call in a graph; on a CPU, for trials, by the clock of the host."""
-    seconds = []
     if device.type == "cuda":
-        clock, replay = Clock(), Replay(calls)
-        clock.num_calls = len(calls)
-        for _ in range(1 + REPLAYS):
-            replay.prepare()
-            start = clock()
-            replay()
-            seconds.append(clock() - start)
-        seconds = seconds[1:]
-    else:
-        for call in calls:
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
+        return replay_us(Replay(calls))
+    seconds = []
+    for call in calls:
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
     return 1e6 * statistics.median(seconds)
+
+
+def replay_us(replay: Replay, is_cold: bool = True) -> float:
+    """Microseconds per call; `is_cold`: with nothing in the L2."""
+    clock, seconds = Clock(), []
+    clock.num_calls = replay.num_calls
+    for _ in range(1 + REPLAYS):
+        replay.prepare(is_cold)
+        start = clock()
+        replay()
+        seconds.append(clock() - start)
+    return 1e6 * statistics.median(seconds[1:])
 
 
 def captured(calls: Sequence[Call], before: Call | None = None) -> torch.cuda.CUDAGraph:

@@ -134,7 +134,7 @@ class Kernel:
 
     def expected(self, dtype: str) -> expected.Expected:
         """The forecast on a GPU."""
-        return expected.of_work([self.work], dtype, 1)
+        return expected.of_work(self.work, dtype)
 
     def held_bytes(self) -> float:
         """The bytes of all copies, which say in which cache they stay."""

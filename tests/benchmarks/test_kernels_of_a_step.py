@@ -1,0 +1,88 @@
+"""The table of the kernels of a step: read from a trace, and set beside the parts of a step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("tabulate")
+
+from benchmarks.gpu import kernels_of_a_step as tool
+from benchmarks.gpu.forecast import NETWORKS, parts
+from benchmarks.gpu.roles import BUDGETS_US, role_of
+
+SIZES = NETWORKS["3 layers of 256"], 1, 5, "bfloat16"
+# of a layer, in order; its last product is split
+LAYER = [
+    *("nvjet_a", "tree_attention_kernel", "nvjet_a", "add_norm_kernel"),
+    *("nvjet_b", "tree_attention_kernel", "nvjet_a", "add_norm_kernel"),
+    *("Memset (Device)", "nvjet_c", "nvjet_a", "void splitKreduce_kernel<4>()", "add_norm_kernel"),
+]
+NAMES = [
+    *("plan_kernel", "read_kernel", "void gather_kernel<2>()", "void layer_norm_kernel<2>()"),
+    *(*LAYER * 3, "nvjet_d", "select_kernel", "inherit_kernel", "commit_kernel"),
+]
+
+
+def event(name: str, start: float, us: float, kind: str = "kernel") -> dict:
+    return {"name": name, "cat": kind, "ts": start, "dur": us}
+
+
+def test_kernels_are_those_of_a_step_in_their_order():
+    events = []
+    for start, factor in ((0, 1), (100, 2), (200, 9)):
+        events += [
+            event(tool.STEP, start, 50, "user_annotation"),
+            event("b", start + 20, 3 * factor),
+            event("a", start + 10, 1 * factor),
+            event("pybeam::model", start + 10, 30, "gpu_user_annotation"),
+            # what puts the books back lies between the steps
+            event("copy", start + 60, 1, "gpu_memcpy"),
+        ]
+    # this step had one kernel more
+    events.append(event("c", 30, 1))
+    assert tool.kernels_of(events, tool.KERNEL) == [("a", 5.5), ("b", 16.5)]
+
+
+def test_each_kernel_has_its_part():
+    kernels = [tool.Kernel(name, 2.0) for name in NAMES]
+    rows = tool.listed(kernels, parts(*SIZES), "bfloat16")
+    named = [row["part"] for row in rows if "part" in row]
+    assert named == [part.name for part in parts(*SIZES)]
+    alone = {row["kernel"] for row in rows if "part" not in row}
+    assert alone >= {"plan_kernel", "gather_kernel", "Memset ", "splitKreduce_kernel"}
+    # one attention for both of a layer: which is which cannot be known
+    fewer = [
+        kernel for i, kernel in enumerate(kernels) if i != NAMES.index("tree_attention_kernel")
+    ]
+    rows = tool.listed(fewer, parts(*SIZES), "bfloat16")
+    assert not [row for row in rows if row["role"] == "attention" and "part" in row]
+    assert [row for row in rows if row["role"] == "product" and "part" in row]
+
+
+def test_roles_add_up_to_the_step():
+    kernels = [tool.Kernel(name, 2.0) for name in NAMES]
+    whole, *others = tool.rows_of("a", tool.Times(130.0, 150.0, 51), kernels, SIZES, {})
+    assert sum(row["kernels"] for row in others[:-1]) == whole["kernels"] == len(NAMES)
+    for column in ("µs", "forecast, µs"):
+        assert sum(row[column] for row in others) == pytest.approx(whole[column], rel=0.01)
+    assert whole["cold L2, µs"] == 150 and len(whole["listed"]) == len(NAMES)
+
+
+def test_what_is_over_its_budget_is_named():
+    listed = [{"kernel": name, "µs": us + 1} for name, us in BUDGETS_US.items()]
+    assert len(tool.over_budget({"listed": listed})) == len(BUDGETS_US)
+    assert not tool.over_budget({"listed": [{"kernel": "nvjet_a", "µs": 1e9}]})
+    assert all(role_of(name) != "other" for name in BUDGETS_US)
+
+
+def test_a_trial_keeps_its_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["kernels_of_a_step", "--dry-run"])
+    with pytest.raises(SystemExit) as end:
+        tool.main()
+    assert not end.value.code, end.value.code
+    rows = json.loads((tmp_path / "gpu-step.json").read_text())["rows"]
+    assert [row["system"] for row in rows][-1] == tool.STEP and rows[-1]["listed"]
+    assert "aten::" in capsys.readouterr().out
