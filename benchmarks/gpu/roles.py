@@ -21,6 +21,7 @@ BUDGETS_US = {
     "read_kernel": 4.0,
     "inherit_kernel": 4.5,
     "commit_kernel": 6.0,
+    "embed_norm_kernel": 5.0,
     "add_norm_kernel": 3.0,
     "tree_attention_kernel": 18.0,
     "select_kernel": 55.0,
