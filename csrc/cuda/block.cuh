@@ -63,29 +63,33 @@ __device__ inline Rank block_rank(bool flag) {
     return rank;
 }
 
-// The largest finite number that at least `wanted` of the threads' numbers reach, rounded down to
-// bfloat16. If fewer than `wanted` are not -inf, all of those reach it.
-__device__ inline float block_bound(float number, int wanted) {
-    const uint32_t upper = ordered_bits(number) >> 16;
-    uint32_t bound = 0;
-#pragma unroll 1
-    for (uint32_t bit = 0x8000u; bit != 0; bit >>= 1) {
-        if (__syncthreads_count(upper >= (bound | bit)) >= wanted) bound |= bit;
+// Calls use(i, load(i)) for every i below `number`, with several loads of a thread on their way.
+template <class Load, class Use>
+__device__ void for_each_loaded(int number, Load load, Use use) {
+    constexpr int kAtOnce = 4;
+    for (int first = threadIdx.x; first < number; first += kAtOnce * kThreads) {
+        decltype(load(0)) loaded[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            if (first + i * kThreads < number) loaded[i] = load(first + i * kThreads);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            if (first + i * kThreads < number) use(first + i * kThreads, loaded[i]);
+        }
     }
-    const uint32_t least = 0x0080u;  // of a finite number
-    return float_from_ordered(max(bound, least) << 16);
 }
 
 // Whether this block is the last of `expected` to arrive; then it sees what the others wrote
-// before.
-__device__ inline bool is_last_to_arrive(uint32_t* counter, uint32_t expected) {
+// before, and has reset the counter. The first thread calls `leave` when all threads of the block
+// have come so far.
+template <class Leave>
+__device__ bool is_last_to_arrive(uint32_t* counter, uint32_t expected, Leave leave) {
     __syncthreads();
     bool is_last = false;
     if (threadIdx.x == 0) {
-        __threadfence();
-        // the last block to arrive resets the counter for the next launch
-        is_last = atomicInc(counter, expected - 1) == expected - 1;
-        __threadfence();
+        leave();
+        is_last = count_arrival(counter, expected - 1) == expected - 1;
     }
     return __syncthreads_or(is_last);
 }

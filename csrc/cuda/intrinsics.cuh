@@ -29,6 +29,17 @@ __device__ inline float float_from_half(uint16_t bits) {
     return x;
 }
 
+// Adds one, or writes 0 behind `last`; returns the number before. What threads wrote before their
+// arrival is visible to those that arrive later.
+__device__ inline uint32_t count_arrival(uint32_t* counter, uint32_t last) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(last)
+                 : "memory");
+    return before;
+}
+
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), int64_t num_blocks, int num_threads, cudaStream_t stream,
                    const Params& params) {

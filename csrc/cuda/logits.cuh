@@ -1,4 +1,4 @@
-// Logits as they lie in memory: 16-byte vectors of them, their order, and keys that sort them.
+// Logits as they lie in memory: 16-byte vectors of them, and their order.
 #pragma once
 
 #include <cstdint>
@@ -42,11 +42,18 @@ struct Float32 {
     }
 
     __device__ static void put(Vector& v, int j, Bits bits) { v.word[j] = bits; }
+
+    __device__ static void drop_first(Vector& v) { v = {{v.word[1], v.word[2], v.word[3], 0}}; }
 };
 
 __device__ inline void put_half_word(Vector& v, int j, uint16_t bits) {
     const int shift = j % 2 * 16;
     v.word[j / 2] = (v.word[j / 2] & ~(0xffffu << shift)) | uint32_t{bits} << shift;
+}
+
+__device__ inline void drop_half_word(Vector& v) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v.word[i] = v.word[i] >> 16 | (i < 3 ? v.word[i + 1] << 16 : 0);
 }
 
 struct BFloat16 {
@@ -67,6 +74,7 @@ struct BFloat16 {
     }
 
     __device__ static void put(Vector& v, int j, Bits bits) { put_half_word(v, j, bits); }
+    __device__ static void drop_first(Vector& v) { drop_half_word(v); }
 };
 
 struct Float16 {
@@ -86,39 +94,10 @@ struct Float16 {
     }
 
     __device__ static void put(Vector& v, int j, Bits bits) { put_half_word(v, j, bits); }
+    __device__ static void drop_first(Vector& v) { drop_half_word(v); }
 };
 
 template <class Logit>
 constexpr int kPerVector = kVectorBytes / sizeof(typename Logit::Bits);
-
-// A larger key is a better candidate of a row: the larger logit, then the smaller token. The upper
-// half holds the logit, the lower half the token; no candidate has the key 0.
-template <class Key>
-constexpr int kTokenBits = sizeof(Key) * 4;
-
-template <class Bits>
-constexpr Bits kSignBit = Bits{1} << (sizeof(Bits) * 8 - 1);
-
-template <class Logit, class Key>
-__device__ Key token_key(typename Logit::Bits bits, int32_t token) {
-    using Bits = typename Logit::Bits;
-    if (bits == kSignBit<Bits>) bits = 0;
-    const Bits ordered = bits & kSignBit<Bits> ? ~bits : bits | kSignBit<Bits>;
-    const Key last = (Key{1} << kTokenBits<Key>)-1;
-    return Key{ordered} << kTokenBits<Key> | (last - static_cast<Key>(token));
-}
-
-template <class Logit, class Key>
-__device__ float logit_of(Key key) {
-    using Bits = typename Logit::Bits;
-    const Bits ordered = static_cast<Bits>(key >> kTokenBits<Key>);
-    return Logit::to_float(ordered & kSignBit<Bits> ? ordered & ~kSignBit<Bits> : ~ordered);
-}
-
-template <class Key>
-__device__ int32_t token_of(Key key) {
-    const Key last = (Key{1} << kTokenBits<Key>)-1;
-    return static_cast<int32_t>(last - (key & last));
-}
 
 }  // namespace pybeam::cuda

@@ -16,14 +16,11 @@ constexpr int64_t kMaxVocab = INT32_MAX - 16 * kThreads * 16;
 // Triton kernel has no such limit.
 constexpr int kMaxBlockWidth = 128;
 
-// Under `kRefill` a row gives its best `width` candidates that go on, and those that end.
-constexpr int kMaxRowKeys = kMaxBlockWidth + kMaxEos;
-
 // Largest logit of some tokens of a row and the sum of exp(logit - peak), NaN if there is a NaN or
 // +inf among them.
 struct Total {
-    double sum;
     float peak;
+    float sum;
 };
 
 // A row is cut into slices of `kThreads * vectors` 16-byte vectors.
@@ -35,7 +32,7 @@ struct SelectPlan {
 struct SelectParams : pybeam::SelectParams {
     int64_t num_entries;
     SelectPlan plan;
-    // One word per row and one per beam, all zero; a launch leaves them zero. Launches that may
+    // One word per beam, all zero; a launch leaves them zero. Launches that may
     // run at the same time need counters and scratch of their own.
     uint32_t* counter;
     char* scratch;

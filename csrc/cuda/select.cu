@@ -1,5 +1,6 @@
-// `select` in one launch: a block reads one slice of one row, the last block of a row combines its
-// slices, and the last block of a beam combines its rows.
+// `select` in one launch: a block reads one slice of one row, and the last block of a beam finds
+// its candidates. It reads few logits again: those of the groups whose peaks reach what the beam
+// wants.
 #include "params.cuh"
 #include "select_beam.cuh"
 #include "select_row.cuh"
@@ -7,15 +8,10 @@
 namespace pybeam::cuda {
 namespace {
 
-template <int kVectors, class Key>
-union Memory {
-    RowMemory<kVectors, Key> row;
-    BestKeys<uint64_t> beam;
-};
-
 // The beam of an entry: how many beams end at or before it.
-__device__ int64_t beam_of(const SelectParams& p, int64_t entry) {
-    int64_t beam = 0;
+__device__ int beam_of(const SelectParams& p, int64_t entry) {
+    int beam = 0;
+#pragma unroll 1
     for (int64_t begin = 0; begin < p.num_beams; begin += kThreads) {
         const int64_t i = begin + threadIdx.x;
         beam += __syncthreads_count(i < p.num_beams && p.offset[i + 1] <= entry);
@@ -26,6 +22,7 @@ __device__ int64_t beam_of(const SelectParams& p, int64_t entry) {
 // The entries from begin to end that are not held.
 __device__ int count_live(const SelectParams& p, int64_t begin, int64_t end) {
     int num_held = 0;
+#pragma unroll 1
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) num_held += is_held(p, i);
     const int num_entries = static_cast<int>(end - begin);
     return p.is_ended == nullptr ? num_entries : num_entries - block_reduce(num_held, Sum{});
@@ -39,6 +36,7 @@ __device__ int64_t entry_of(const SelectParams& p, int64_t row) {
     __shared__ int64_t found;
     if (threadIdx.x == 0) found = -1;
     int64_t num_live = 0;
+#pragma unroll 1
     for (int64_t begin = 0; begin < end && num_live <= row; begin += kThreads) {
         const int64_t entry = begin + threadIdx.x;
         const bool is_live = entry < end && !is_held(p, entry);
@@ -50,82 +48,72 @@ __device__ int64_t entry_of(const SelectParams& p, int64_t row) {
     return found;
 }
 
-// Reads a slice of a row, once; true for the block that completes the row.
-template <class Logit, int kVectors, class Key>
-__device__ bool read_row(const SelectParams& p, int64_t row, int slice_number, int64_t* beam,
-                         RowMemory<kVectors, Key>& memory) {
-    const Slice<Logit, kVectors> slice(p, row, slice_number);
-    const int64_t entry = entry_of(p, row);  // while the logits are on their way
-    if (entry < 0) return false;
-    *beam = beam_of(p, entry);
-    finish_slice(p, entry, *beam, slice, memory);
-    if (!is_last_to_arrive(p.counter + row, p.plan.num_slices)) return false;
-    finish_row(p, entry, *beam, memory.best);
-    return true;
-}
-
 // The blocks of the rows, and one block for every beam, so that a beam without rows is written too.
 // Held entries have no block.
-template <class Logit, int kVectors, class Key>
+template <class Logit, int kVectors>
 __global__ void __launch_bounds__(kThreads, 4)
     select_kernel(const __grid_constant__ SelectParams p) {
-    __shared__ Memory<kVectors, Key> memory;
+    __shared__ BeamMemory memory;
+    __shared__ Total warp_total[kWarps];
     const int64_t num_slices = p.num_rows * p.plan.num_slices;
-    int64_t beam = blockIdx.x - num_slices;
+    int beam = static_cast<int>(blockIdx.x - num_slices), entry = -1, row = 0, number = 0;
     if (beam < 0) {
-        const int64_t row = blockIdx.x / p.plan.num_slices;
-        const int slice = blockIdx.x % p.plan.num_slices;
-        if (!read_row<Logit>(p, row, slice, &beam, memory.row)) return;
+        row = blockIdx.x / p.plan.num_slices;
+        number = blockIdx.x % p.plan.num_slices;
+        Slice<Logit, kVectors> slice(p, row, number);
+        entry = static_cast<int>(entry_of(p, row));  // while the logits are on their way
+        if (entry < 0) return;
+        beam = beam_of(p, entry);
+        const Total total = leave_peaks(p, entry, beam, slice);
+        if (threadIdx.x % kWarpSize == 0) warp_total[threadIdx.x / kWarpSize] = total;
     }
-    const uint32_t num_arrivals = count_live(p, p.offset[beam], p.offset[beam + 1]) + 1;
-    if (!is_last_to_arrive(p.counter + p.num_rows + beam, num_arrivals)) return;
-    finish_beam<Logit, Key>(p, beam, memory.beam);
+    const int num_live = count_live(p, p.offset[beam], p.offset[beam + 1]);
+    const auto leave_total = [&] {
+        if (entry < 0) return;
+        Total total = warp_total[0];
+        for (int warp = 1; warp < kWarps; ++warp) total = combine(total, warp_total[warp]);
+        const Scratch scratch(p);
+        scratch.total_of(entry, number) = total;
+        if (number == 0) scratch.row[entry] = row;
+    };
+    const uint32_t num_arrivals = num_live * p.plan.num_slices + 1;
+    if (!is_last_to_arrive(p.counter + beam, num_arrivals, leave_total)) return;
+    finish_beam<Logit>(p, beam, memory);
 }
 
-constexpr int kFewVectors = 2;
-constexpr int kManyVectors = 8;
-
-bool keys_are_short(const pybeam::SelectParams& p) {
-    return p.dtype != DType::kFloat32 && p.vocab_size <= 1 << kTokenBits<uint32_t>;
-}
-
-int64_t slices_of(const pybeam::SelectParams& p, int vectors) {
+int64_t vectors_of(const pybeam::SelectParams& p) {
     const int64_t per_vector = p.dtype == DType::kFloat32 ? 4 : 8;
     // a row may begin anywhere within its first vector
-    const int64_t num_vectors = (p.vocab_size + 2 * per_vector - 2) / per_vector;
-    return (num_vectors + kThreads * vectors - 1) / (kThreads * vectors);
-}
-
-template <class Logit, class Key>
-cudaError_t launch_key(const SelectParams& p, cudaStream_t stream) {
-    const int64_t num_blocks = p.num_rows * p.plan.num_slices + p.num_beams;
-    const auto kernel = p.plan.vectors == kManyVectors ? select_kernel<Logit, kManyVectors, Key>
-                                                       : select_kernel<Logit, kFewVectors, Key>;
-    return launch(kernel, num_blocks, kThreads, stream, p);
+    return (p.vocab_size + 2 * per_vector - 2) / per_vector;
 }
 
 template <class Logit>
 cudaError_t launch_logit(const SelectParams& p, cudaStream_t stream) {
-    return keys_are_short(p) ? launch_key<Logit, uint32_t>(p, stream)
-                             : launch_key<Logit, uint64_t>(p, stream);
+    const int64_t num_blocks = p.num_rows * p.plan.num_slices + p.num_beams;
+    const auto kernel = p.plan.vectors == 8   ? select_kernel<Logit, 8>
+                        : p.plan.vectors == 4 ? select_kernel<Logit, 4>
+                                              : select_kernel<Logit, 2>;
+    return launch(kernel, num_blocks, kThreads, stream, p);
 }
 
 }  // namespace
 
-// Gives a thread few vectors if with many some multiprocessors would have fewer than two blocks.
+// Gives a thread many vectors unless some multiprocessors would have fewer than two blocks, or a
+// row would leave many threads without a vector.
 SelectPlan plan_select(const pybeam::SelectParams& p, int num_multiprocessors) {
-    const int64_t many = slices_of(p, kManyVectors);
-    const bool is_small = p.num_rows * many < 2 * num_multiprocessors;
-    const int vectors = is_small ? kFewVectors : kManyVectors;
-    return {vectors, static_cast<int>(slices_of(p, vectors))};
+    for (const int vectors : {8, 4, 2}) {
+        const int64_t num_vectors = vectors_of(p), per_slice = vectors * kThreads;
+        const int64_t num_slices = (num_vectors + per_slice - 1) / per_slice;
+        const bool is_full = num_slices * per_slice * 3 <= num_vectors * 4;
+        const bool are_many = p.num_rows * num_slices >= 2 * num_multiprocessors;
+        if (vectors == 2 || (is_full && are_many)) return {vectors, static_cast<int>(num_slices)};
+    }
+    __builtin_unreachable();
 }
 
-int64_t select_counters(const SelectParams& p) { return p.num_rows + p.num_beams; }
+int64_t select_counters(const SelectParams& p) { return p.num_beams; }
 
-int64_t select_scratch_bytes(const SelectParams& p) {
-    return keys_are_short(p) ? Scratch<uint32_t>(p).bytes(p.num_entries)
-                             : Scratch<uint64_t>(p).bytes(p.num_entries);
-}
+int64_t select_scratch_bytes(const SelectParams& p) { return Scratch(p).bytes(p.num_entries); }
 
 cudaError_t launch_select(const SelectParams& p, cudaStream_t stream) {
     if (p.num_beams == 0) return cudaSuccess;
@@ -137,7 +125,7 @@ cudaError_t launch_select(const SelectParams& p, cudaStream_t stream) {
         case DType::kFloat32:
             break;
     }
-    return launch_key<Float32, uint64_t>(p, stream);
+    return launch_logit<Float32>(p, stream);
 }
 
 }  // namespace pybeam::cuda

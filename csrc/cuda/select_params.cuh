@@ -8,36 +8,52 @@
 
 namespace pybeam::cuda {
 
-// Scratch memory: totals [entries, slices], peak and log of the sum [entries], and the best keys
-// [entries, slices, kMaxRowKeys], descending, filled up with 0. The first slice of an entry becomes
-// the keys of its whole row.
-template <class Key>
+// The vectors of two neighbouring threads are a *group* of a slice, and its largest logit that may
+// be chosen is its *peak*.
+constexpr int kGroups = kThreads / 2;
+
+// Peaks of four groups that follow one another.
+struct alignas(16) Peaks {
+    float of[4];
+};
+
+constexpr int kSlicePeaks = kGroups / 4;
+
+// An entry, after its row has been read.
+struct alignas(16) Entry {
+    float score;
+    float peak;
+    float log_sum;  // +inf: no token of the row is a candidate
+    float bound;    // candidates below it cannot be among the best
+};
+
+// Scratch memory: peaks [entries, slices, kGroups], entries, totals [entries, slices], and the row
+// of every entry.
 struct Scratch {
+    Peaks* peaks;
+    Entry* entry;
     Total* total;
-    float* peak;
-    float* log_sum;
-    Key* key;
+    int32_t* row;
     int num_slices;
 
     __host__ __device__ explicit Scratch(const SelectParams& p) : num_slices(p.plan.num_slices) {
-        const int64_t num_totals = p.num_entries * num_slices;
-        total = reinterpret_cast<Total*>(p.scratch);
-        key = reinterpret_cast<Key*>(total + num_totals);
-        peak = reinterpret_cast<float*>(key + num_totals * kMaxRowKeys);
-        log_sum = peak + p.num_entries;
+        peaks = reinterpret_cast<Peaks*>(p.scratch);
+        entry = reinterpret_cast<Entry*>(peaks + p.num_entries * num_slices * kSlicePeaks);
+        total = reinterpret_cast<Total*>(entry + p.num_entries);
+        row = reinterpret_cast<int32_t*>(total + p.num_entries * num_slices);
     }
 
     __host__ __device__ int64_t bytes(int64_t num_entries) const {
-        const int64_t per_slice = sizeof(Total) + kMaxRowKeys * sizeof(Key);
-        return num_entries * (num_slices * per_slice + 2 * sizeof(float));
+        const int64_t per_slice = kSlicePeaks * sizeof(Peaks) + sizeof(Total);
+        return num_entries * (num_slices * per_slice + sizeof(Entry) + sizeof(int32_t));
+    }
+
+    __device__ Peaks* peaks_of(int64_t entry, int slice) const {
+        return peaks + (entry * num_slices + slice) * kSlicePeaks;
     }
 
     __device__ Total& total_of(int64_t entry, int slice) const {
         return total[entry * num_slices + slice];
-    }
-
-    __device__ Key* keys_of(int64_t entry, int slice) const {
-        return key + (entry * num_slices + slice) * kMaxRowKeys;
     }
 };
 
@@ -53,20 +69,17 @@ __device__ inline bool bans_eos(const SelectParams& p, int64_t beam) {
     return p.ban_eos != nullptr && p.ban_eos[beam];
 }
 
-// Most candidates of one row that can matter to its beam.
-__device__ inline int row_limit(const SelectParams& p, int64_t beam) {
-    const int width = min(p.width[beam], kMaxBlockWidth);
-    const bool may_refill = p.finishing == Finishing::kRefill && width > 0;
-    int64_t limit = may_refill ? width + p.eos.count : width;
-    if (p.max_candidates != nullptr) limit = min(limit, int64_t{p.max_candidates[beam]});
-    return static_cast<int>(max(min(limit, p.vocab_size), int64_t{0}));
-}
-
 // How many of the beam's candidates the finishing rule sees. There is one per thread, so wide beams
 // with several EOS ids see fewer than the rule says.
 __device__ inline int beam_limit(const SelectParams& p, int64_t beam) {
     const int per_place = p.finishing == Finishing::kRefill ? 1 + p.eos.count : 1;
-    return min(per_place * p.width[beam], kThreads);
+    return max(min(per_place * p.width[beam], kThreads), 0);
+}
+
+// How many candidates of one row may be among them.
+__device__ inline int row_limit(const SelectParams& p, int64_t beam) {
+    const int most = beam_limit(p, beam);
+    return p.max_candidates == nullptr ? most : max(min(most, p.max_candidates[beam]), 0);
 }
 
 }  // namespace pybeam::cuda

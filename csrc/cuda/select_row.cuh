@@ -1,9 +1,9 @@
-// From the logits of a row to its best candidates and its log-sum.
+// From the logits of a row to the peaks of its groups and its log-sum.
 #pragma once
 
 #include <cstdint>
 
-#include "best_keys.cuh"
+#include "block.cuh"
 #include "select_params.cuh"
 
 namespace pybeam::cuda {
@@ -43,7 +43,7 @@ struct Row {
     __device__ bool has(int32_t token) const { return token >= 0 && token < vocab_size; }
 };
 
-// One slice of a row: the vectors `first + i * kThreads + threadIdx.x`.
+// One slice of a row: the vectors `first + i * kThreads + threadIdx.x`, read at once.
 template <class Logit, int kVectors>
 struct Slice {
     Row<Logit> row;
@@ -108,92 +108,57 @@ struct Slice {
         return even + odd;
     }
 
-    // Lists the vectors, counted within the slice, whose largest logit reaches `bound`.
-    __device__ void list_vectors(float bound, uint16_t* list, int* count) const {
+    // Leaves out tokens that may not be chosen.
+    __device__ void ban(const EosIds& tokens) {
+#pragma unroll 1
+        for (int e = 0; e < tokens.count; ++e) {
+            const int32_t at = tokens.id[e] - row.token(place(0), 0);
 #pragma unroll
-        for (int i = 0; i < kVectors; ++i) {
-            if (Logit::largest(vector[i]) >= bound) {
-                list[atomicAdd(count, 1)] = static_cast<uint16_t>(i * kThreads + threadIdx.x);
+            for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+                for (int j = 0; j < kPerVector<Logit>; ++j) {
+                    if (at == i * kThreads * kPerVector<Logit> + j) put_nothing(i, j);
+                }
             }
         }
     }
 };
 
-template <int kVectors, class Key>
-struct RowMemory {
-    BestKeys<Key> best;
-    uint16_t list[kSliceVectors<kVectors>];
-    int count;
-};
-
-template <class Key>
-__device__ void write_best(const BestKeys<Key>& best, int count, int limit, Key* out) {
-    for (int i = threadIdx.x; i < limit; i += kThreads) out[i] = i < count ? best.key[i] : Key{0};
+// Of tokens of a row, then of others behind them.
+__device__ inline Total combine(Total a, Total b) {
+    const float peak = fmaxf(a.peak, b.peak);
+    const float reference = peak == kMinusInfinity ? 0.0f : peak;
+    return {peak, a.sum * exp2_fast((a.peak - reference) * kLog2E) +
+                      b.sum * exp2_fast((b.peak - reference) * kLog2E)};
 }
 
-// Writes the total of a slice and its `limit` best keys. The best keys lie in the vectors whose
-// largest logits are best; a bound on those comes from the largest logits of threads.
-template <class Logit, int kVectors, class Key>
-__device__ void finish_slice(const SelectParams& p, int64_t entry, int64_t beam,
-                             const Slice<Logit, kVectors>& slice,
-                             RowMemory<kVectors, Key>& memory) {
-    if (threadIdx.x == 0) memory.count = 0;
-    const float thread_peak = slice.peak();
-    const float peak = block_reduce(thread_peak, Max{});
-    const float thread_sum = slice.sum(peak == kMinusInfinity ? 0.0f : peak);
-    const double sum = block_reduce(static_cast<double>(thread_sum), Sum{});
-    const Scratch<Key> scratch(p);
-    if (threadIdx.x == 0) scratch.total_of(entry, slice.number) = Total{sum, peak};
-
-    const int limit = row_limit(p, beam);
-    if (limit == 0) return;
-    const bool bans = bans_eos(p, beam);
-    // banned tokens may be among those that make the bound
-    const int wanted = limit + (bans ? p.eos.count : 0);
-    const float bound = block_bound(thread_peak, wanted);
-    slice.list_vectors(bound, memory.list, &memory.count);
-    __syncthreads();
-    const int num_logits = memory.count * kPerVector<Logit>;
-    const auto key_of = [&](int i) {
-        const int32_t vector = slice.first + memory.list[i / kPerVector<Logit>];
-        const int32_t token = slice.row.token(vector, i % kPerVector<Logit>);
-        if (!slice.row.has(token) || (bans && p.eos.has(token))) return Key{0};
-        const auto bits = slice.row.logits[token];
-        return Logit::to_float(bits) >= bound ? token_key<Logit, Key>(bits, token) : Key{0};
-    };
-    const int count = collect_best(memory.best, num_logits, limit, key_of);
-    write_best(memory.best, count, limit, scratch.keys_of(entry, slice.number));
+// Combines the totals of so many neighbouring lanes, in the same order every time.
+template <int kLanes>
+__device__ Total combine_lanes(Total total) {
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+        const Total other{__shfl_xor_sync(kAllLanes, total.peak, step),
+                          __shfl_xor_sync(kAllLanes, total.sum, step)};
+        total = combine(total, other);
+    }
+    return total;
 }
 
-// Combines the slices of a row: its peak, its log-sum and its `limit` best keys.
-template <class Key>
-__device__ void finish_row(const SelectParams& p, int64_t entry, int64_t beam,
-                           BestKeys<Key>& best) {
-    const Scratch<Key> scratch(p);
-    float peak = kMinusInfinity;
-    for (int i = threadIdx.x; i < scratch.num_slices; i += kThreads) {
-        peak = fmaxf(peak, scratch.total_of(entry, i).peak);
+// Writes the peaks of the groups of a slice; returns the total of each warp to its threads.
+template <class Logit, int kVectors>
+__device__ Total leave_peaks(const SelectParams& p, int64_t entry, int beam,
+                             Slice<Logit, kVectors>& slice) {
+    float peak = slice.peak();
+    const float sum = slice.sum(peak == kMinusInfinity ? 0.0f : peak);
+    const Total total = combine_lanes<kWarpSize>({peak, sum});
+    if (bans_eos(p, beam)) {
+        slice.ban(p.eos);
+        peak = slice.peak();
     }
-    peak = block_reduce(peak, Max{});
-    const double reference = peak == kMinusInfinity ? 0.0 : peak;
-    double sum = 0.0;
-    for (int i = threadIdx.x; i < scratch.num_slices; i += kThreads) {
-        const Total total = scratch.total_of(entry, i);
-        sum += total.sum * exp(total.peak - reference);
-    }
-    sum = block_reduce(sum, Sum{});
-    if (threadIdx.x == 0) {
-        // a sum of NaN says that there is a NaN in the row
-        const bool is_plain = !p.normalise && !isnan(sum);
-        scratch.peak[entry] = is_plain ? 0.0f : peak;
-        scratch.log_sum[entry] = is_plain ? 0.0f : static_cast<float>(log(sum));
-    }
-    const int limit = row_limit(p, beam);
-    if (scratch.num_slices == 1 || limit == 0) return;
-    const int num_keys = scratch.num_slices * limit;
-    const auto key_of = [&](int i) { return scratch.keys_of(entry, i / limit)[i % limit]; };
-    const int count = collect_best(best, num_keys, limit, key_of);
-    write_best(best, count, limit, scratch.keys_of(entry, 0));
+    peak = fmaxf(peak, __shfl_xor_sync(kAllLanes, peak, 1));
+    const int group = threadIdx.x / 2;
+    Peaks* peaks = Scratch(p).peaks_of(entry, slice.number);
+    if (threadIdx.x % 2 == 0) peaks[group / 4].of[group % 4] = peak;
+    return total;
 }
 
 }  // namespace pybeam::cuda

@@ -99,36 +99,23 @@ def contains(block: list[tuple[int, str]], pattern: str) -> bool:
     return any(re.search(pattern, text) for _, text in block)
 
 
-def select_variant(name: str) -> tuple[str, int, int]:
-    """Logits, vectors per thread and bits per key, from the mangled name of a `select_kernel`."""
-    match = re.search(r"select_kernelI.*?\d(BFloat16|Float16|Float32)ELi(\d+)E([jm])E", name)
+def select_variant(name: str) -> tuple[str, int]:
+    """Logits and vectors per thread, from the mangled name of a `select_kernel`."""
+    match = re.search(r"select_kernelI.*?\d(BFloat16|Float16|Float32)ELi(\d+)E", name)
     assert match is not None, name
-    return match[1].lower(), int(match[2]), 32 if match[3] == "j" else 64
+    return match[1].lower(), int(match[2])
 
 
-def instructions_per_logit(name: str, code: list[tuple[int, str]]) -> dict[str, float]:
-    """Count the lane-instructions per logit of the three parts that every slice of a row runs through.
+def instructions_per_logit(name: str, code: list[tuple[int, str]]) -> float:
+    """Count the lane-instructions per logit of what every slice of a row runs through.
 
-    * Reading: the blocks that load, take maxima and exponentials.
-    * Bound: the search, in 16 rounds, for the number that the largest logits of enough threads reach.
-    * Listing: from there to the next barrier, without the work on the few vectors that pass.
+    They are the blocks that load, take maxima and exponentials, up to the block that counts the arrival.
     """
-    logits, vectors, _ = select_variant(name)
+    logits, vectors = select_variant(name)
     num_logits = vectors * (4 if logits == "float32" else 8)
     parts = blocks(code)
-    read = [i for i, part in enumerate(parts) if contains(part, r"LDG\.E\S*\.128|MUFU\.EX2")]
-    search = next(
-        i
-        for i in range(read[-1], len(parts))
-        if contains(parts[i], r"BAR\.RED\.POPC") and jump_target(parts[i][-1][1]) == parts[i][0][0]
-    )
-    barrier = next(i for i in range(search + 1, len(parts)) if contains(parts[i], r"BAR\."))
-    counts = {
-        "reading": sum(len(parts[i]) for i in read),
-        "bound": 16 * len(parts[search]),
-        "listing": sum(
-            len(part) for part in parts[search + 1 : barrier + 1] if not contains(part, "ATOMS")
-        ),
-    }
-    counts["sum"] = sum(counts.values())
-    return {part: round(count / num_logits, 2) for part, count in counts.items()}
+    arrival = next(i for i, part in enumerate(parts) if contains(part, r"ATOMG?\b.*INC"))
+    read = [
+        part for part in parts[: arrival + 1] if contains(part, r"LDG\.E\S*\.128|MUFU\.EX2|INC")
+    ]
+    return round(sum(map(len, read)) / num_logits, 2)

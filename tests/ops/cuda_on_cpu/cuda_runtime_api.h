@@ -140,7 +140,6 @@ inline void run_block(int num_threads) {
 inline void __syncthreads() { cuda_on_cpu::meet_block(false); }
 inline int __syncthreads_count(bool flag) { return cuda_on_cpu::meet_block(flag); }
 inline int __syncthreads_or(bool flag) { return cuda_on_cpu::meet_block(flag) != 0; }
-inline void __threadfence() {}
 
 template <class T>
 T __shfl_xor_sync(unsigned, T x, int step) {
@@ -165,13 +164,19 @@ inline int atomicAdd(int* address, int x) {
     return old;
 }
 
-inline uint32_t atomicInc(uint32_t* address, uint32_t last) {
+inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
     const uint32_t old = *address;
-    *address = old >= last ? 0 : old + 1;
+    *address = old < x ? x : old;
     return old;
 }
 
 namespace pybeam::cuda {
+
+inline uint32_t count_arrival(uint32_t* address, uint32_t last) {
+    const uint32_t old = *address;
+    *address = old >= last ? 0 : old + 1;
+    return old;
+}
 
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), int64_t num_blocks, int num_threads, cudaStream_t,

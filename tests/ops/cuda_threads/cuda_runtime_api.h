@@ -65,7 +65,6 @@ inline int __syncthreads_count(bool flag) {
 }
 
 inline int __syncthreads_or(bool flag) { return __syncthreads_count(flag) != 0; }
-inline void __threadfence() {}
 
 template <class T>
 T __shfl_xor_sync(unsigned, T x, int step) {
@@ -98,8 +97,17 @@ inline int atomicAdd(int* address, int x) {
     return __atomic_fetch_add(address, x, __ATOMIC_RELAXED);
 }
 
-// The fence before it and the one behind it are part of it here: ThreadSanitizer knows no fences.
-inline uint32_t atomicInc(uint32_t* address, uint32_t last) {
+inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
+    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
+    while (old < x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
+                                                   __ATOMIC_RELAXED)) {
+    }
+    return old;
+}
+
+namespace pybeam::cuda {
+
+inline uint32_t count_arrival(uint32_t* address, uint32_t last) {
 #ifdef RELAXED_COUNTER
     constexpr int kOrder = __ATOMIC_RELAXED;
 #else
@@ -110,8 +118,6 @@ inline uint32_t atomicInc(uint32_t* address, uint32_t last) {
     while (!__atomic_compare_exchange_n(address, &old, next, false, kOrder, __ATOMIC_RELAXED));
     return old;
 }
-
-namespace pybeam::cuda {
 
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), int64_t num_blocks, int num_threads, cudaStream_t,
