@@ -39,7 +39,7 @@ def end_to_end(setup: Setup) -> Iterator[list[Task]]:
                 systems[GENERATE] = Transformers(width, n)
             if is_like_gpu and width == size.widths[0]:
                 systems[f"{GENERATE}, greedy"] = Transformers(1, n)
-                systems[f"{GENERATE}, greedy, static cache"] = Transformers(1, n, "static")
+                systems[f"compiled {GENERATE}, greedy"] = Transformers(1, n, "static")
                 systems[f"{PEER} beam_size={width}"] = CTranslate2Process(width, n)
             lines = size.lines_of(network, width)
             case = Case(systems, lines, network, size.repeats)

@@ -55,7 +55,7 @@ CUDA = Sizes(
     networks=("widened", "example"),
     lines={"example": (None, None), "widened": (None, 256)},
     n={"example": (128, 64), "widened": (128, 64)},
-    step_lengths=(8, 24, 40, 56, 72, 88, 104, 120),
+    step_lengths=(8, 40, 72, 104),
     step_n=64,
     num_requests=2000,
 )

@@ -55,7 +55,7 @@ def test_dry_run(tmp_path):
     data = dry_run(tmp_path)
     assert data["is_complete"]
     # not every version of transformers can compile this model's forward pass
-    failed = [row for row in data["rows"] if "error" in row and "static" not in row["system"]]
+    failed = [row for row in data["rows"] if "error" in row and "compiled" not in row["system"]]
     assert not failed
     systems: dict[str, set[str]] = {}
     for row in data["rows"]:
@@ -63,7 +63,7 @@ def test_dry_run(tmp_path):
     generate = {"transformers.generate"}
     peers = generate | {
         "transformers.generate, greedy",
-        "transformers.generate, greedy, static cache",
+        "compiled transformers.generate, greedy",
         "CTranslate2 beam_size=2",
     }
     assert systems["example-agreement"] == {"Fifo", "Streaming", "two decoders"}
