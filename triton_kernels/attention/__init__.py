@@ -48,12 +48,14 @@ def tree_attention(
     # beside the keys of each row's own path, large heads leave registers for the lowest tile alone
     num_queries = 1 if paths is not None and head_size > 64 else num_rows * group
     variant = variant_of(num_queries, num_sources, head_size, query.itemsize)
-    is_large = new is not None and variant.BLOCK_D > 128
-    if paths is not None or distances is not None or is_large:
+    # what else a program holds takes registers
+    has_more = (
+        paths is not None or distances is not None or (mask is not None and mask.shape[2] > 1)
+    )
+    if has_more:
         variant = variant._replace(maxnreg=255)
-    if is_large and query.itemsize == 4:
-        # addresses of such heads, both in cells and beside rows, would not fit the registers of fewer threads
-        variant = variant._replace(num_warps=8)
+        if variant.num_warps == 1 or variant.BLOCK_M * variant.BLOCK_D >= 8192:
+            variant = variant._replace(BLOCK_N=16)
     num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
     place, length, num_shared = paths or (None, None, None)
     # only cells that rows read together are split

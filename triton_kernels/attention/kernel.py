@@ -11,10 +11,11 @@ In a step of a decoder, the same launch writes the keys and values of new nodes 
 
 import triton.language as tl
 
+from pybeam.triton_kernels.attention.lists import Lists, bits_of, nodes_at, sees
 from pybeam.triton_kernels.attention.new_nodes import Pools, lines_of, write_nodes
 from pybeam.triton_kernels.attention.paths import Paths, add_paths
 from pybeam.triton_kernels.attention.scores import Query, Rules, finite_or_zero, logits_of
-from pybeam.triton_kernels.attention.tiles import add_weighted, first_tile, merge, sees, source_of
+from pybeam.triton_kernels.attention.tiles import add_weighted, merge, source_of
 from pybeam.triton_kernels.attention.variants import MIN_BLOCKS
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
@@ -36,7 +37,7 @@ from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
         "p_offset",
         "p_slot",
         "p_num_cells",
-        "p_bit",
+        "p_entry",
         "p_path",
         "p_path_length",
         "p_num_shared",
@@ -55,7 +56,7 @@ def tree_attention_kernel(
     p_cell,
     p_num_cells,
     p_mask,
-    p_bit,  # the rows' entries: bits of masks, or lines of paths
+    p_entry,  # of the rows: bits of masks, or lines of paths
     p_path,  # None: rows see masks, or all cells
     p_path_length,
     p_num_shared,
@@ -104,25 +105,18 @@ def tree_attention_kernel(
     i_unit, i_split = tl.program_id(0), tl.program_id(1)
     # heads innermost: programs that run together read neighbouring keys
     i_tile, i_head = i_unit // num_key_heads, i_unit % num_key_heads
-    i_source = source_of(i_tile, p_offset, num_sources, GROUP, BLOCK_M)
-    row_begin = tl.load(p_offset + i_source)
-    row_end = tl.load(p_offset + i_source + 1)
+    begins = source_of(i_tile, p_offset, p_slot, num_sources, GROUP, BLOCK_M)
+    i_first_tile, row_begin, row_end, i_slot = begins
     num_queries = (row_end - row_begin) * GROUP
-    query_begin = (i_tile - first_tile(row_begin, i_source, GROUP, BLOCK_M)) * BLOCK_M
+    query_begin = (i_tile - i_first_tile) * BLOCK_M
     if query_begin >= num_queries:
         return
-    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    # all that the source points to is asked for before the first of it is needed
+    i_slot = i_slot.to(tl.int64)
     num_listed = tl.load(p_num_cells + i_slot)
     num_cells = num_listed  # that the rows read together
     if p_path is not None:
         num_cells = tl.load(p_num_shared + i_slot) if p_num_shared is not None else num_listed * 0
-    part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
-    part_cells = part_blocks * BLOCK_N if p_sum is not None else num_cells
-    num_parts = tl.cdiv(num_cells, part_cells) if p_sum is not None else 1
-    # the first program writes the result of a source without cells
-    if i_split >= tl.maximum(num_parts, 1):
-        return
-
     # lines beyond the last repeat it: a mask would occupy registers throughout the loop
     o_m = tl.minimum(query_begin + tl.arange(0, BLOCK_M), num_queries - 1)
     o_d = tl.arange(0, BLOCK_D)
@@ -131,15 +125,25 @@ def tree_attention_kernel(
     o_head = i_head * GROUP + o_m % GROUP
     o_query = o_row.to(tl.int64) * query_row_stride + o_head * query_head_stride
     b_query = tl.load(p_query + o_query[:, None] + o_d[None, :], mask=m_d, other=0.0)
-    if MASK_WORDS > 0:
-        b_bit = tl.load(p_bit + o_row)
-        p_mask += i_slot * max_cells * MASK_WORDS
+    b_entry = o_row
+    if (MASK_WORDS > 0) or (p_path is not None):
+        b_entry = tl.load(p_entry + o_row)
     if p_path is not None:
-        p_own_path = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
+        p_own_path = p_path + (i_slot * max_entries + b_entry) * max_path
     b_position = o_row
     if (p_bias is not None) or HAS_WINDOW:
         b_position = tl.load(p_position + o_row)
-    p_cell += i_slot * max_cells
+    begin, end = 0, num_cells
+    num_parts = 1
+    if p_sum is not None:
+        part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
+        num_parts = tl.cdiv(num_cells, part_blocks * BLOCK_N)
+        # the first program writes the result of a source without cells
+        if i_split >= tl.maximum(num_parts, 1):
+            return
+        begin = i_split * part_blocks * BLOCK_N
+        end = tl.minimum(begin + part_blocks * BLOCK_N, num_cells)
+
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
     if p_new_key is not None:
@@ -159,38 +163,40 @@ def tree_attention_kernel(
     rules = Rules(scale, soft_cap, p_bias, bias_size, bias_origin, window)
     # new nodes stand last in the list, in the order of the rows: what to add to a place for its row
     first_new = row_end - num_listed
+    p_cell += i_slot * max_cells
+    if MASK_WORDS > 0:
+        p_mask += i_slot * max_cells * MASK_WORDS
+    lists = Lists(p_cell, p_mask, max_cells, first_new, row_end)
+    nodes = nodes_at(begin + tl.arange(0, BLOCK_N), lists, pools, MASK_WORDS)
     if p_new_key is not None:
         if i_split == 0:
             m_row = (query_begin + tl.arange(0, BLOCK_M) < num_queries) & (o_m % GROUP == 0)
             write_nodes(pools, o_row, m_row, m_d, num_pool_cells, BLOCK_D)
 
+    bits = bits_of(b_entry, MASK_WORDS)
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     b_total = tl.zeros([BLOCK_M], tl.float32)
     b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    begin = i_split * part_cells
-    end = tl.minimum(begin + part_cells, num_cells)
     for start in range(begin, end, BLOCK_N):
         o_n = start + tl.arange(0, BLOCK_N)
         m_n = o_n < end
-        # the last cell stands in for those beyond the end, which nobody sees
-        o_place = tl.minimum(o_n, end - 1)
-        o_cell = tl.load(p_cell + o_place).to(tl.int64)
-        p_key_line, p_value_line = lines_of(pools, o_cell, first_new + o_place)
-        b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_d, other=0.0)
+        p_key_line, p_value_line = lines_of(pools, nodes.cell, nodes.new_cell, first_new + o_n)
+        m_line = m_n[:, None] & m_d
+        b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
         b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
-        if MASK_WORDS > 0:
-            m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
-        else:
-            m_sees = m_n[None, :]
+        m_sees = sees(nodes.words, bits, m_n, MASK_WORDS)
         b_back = b_product
         if (p_bias is not None) or HAS_WINDOW:
-            b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
+            b_cell_position = tl.load(p_cell_position + nodes.cell, mask=m_n, other=0)
+            b_back = b_position[:, None] - b_cell_position[None, :]
+        # these arrive while the scores are computed
+        nodes = nodes_at(o_n + BLOCK_N, lists, pools, MASK_WORDS)
         b_logit = logits_of(b_product, m_sees, b_back, o_head, rules, HAS_CAP, HAS_WINDOW)
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])
         b_scale = tl.exp2(b_peak - b_shift)
-        b_value = tl.load(p_value_line[:, None] + o_d[None, :], mask=m_d, other=0.0)
+        b_value = tl.load(p_value_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
         b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
         b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
@@ -202,6 +208,7 @@ def tree_attention_kernel(
                 tl.minimum(tl.load(p_path_length + i_slot), max_path),
                 num_listed - num_cells,
                 first_new + num_cells,
+                row_end,
             )
             query = Query(b_query, m_d, o_head, b_position, p_cell_position)
             b_peak, b_total, b_sum = add_paths(

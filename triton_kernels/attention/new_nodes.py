@@ -25,15 +25,23 @@ class Pools(NamedTuple):
 
 
 @triton.jit
-def lines_of(pools, o_cell, o_new):
-    """Where the key and the value of each node lie: with row `o_new` if that is the node, else in its cell.
+def new_cell_of(o_new, pools, row_end):
+    """The cells of these rows' new nodes, -1 for rows that there are not."""
+    if pools.new_key is not None:
+        b_cell = tl.load(pools.new_cell + o_new, mask=(o_new >= 0) & (o_new < row_end), other=-1)
+    else:
+        b_cell = o_new
+    return b_cell
 
-    Rows before the first are none.
-    """
+
+@triton.jit
+def lines_of(pools, b_cell, b_new_cell, o_new):
+    """Where the keys and the values of nodes lie: with row `o_new` if that is the node, else in the cell."""
+    o_cell = b_cell.to(tl.int64)
     p_key = pools.key + o_cell * pools.key_stride
     p_value = pools.value + o_cell * pools.value_stride
     if pools.new_key is not None:
-        m_new = tl.load(pools.new_cell + o_new, mask=o_new >= 0, other=-1) == o_cell
+        m_new = b_new_cell == b_cell
         o_new = o_new.to(tl.int64)
         p_key = tl.where(m_new, pools.new_key + o_new * pools.new_key_stride, p_key)
         p_value = tl.where(m_new, pools.new_value + o_new * pools.new_value_stride, p_value)
@@ -47,7 +55,9 @@ def write_nodes(pools, o_row, m_row, m_d, num_pool_cells, BLOCK_D: tl.constexpr)
     b_cell = tl.load(pools.new_cell + o_row, mask=m_row, other=-1).to(tl.int64)
     m_write = (m_row & (b_cell >= 0) & (b_cell < num_pool_cells))[:, None] & m_d
     b_cell, o_row = b_cell[:, None], o_row.to(tl.int64)[:, None]
-    b_key = tl.load(pools.new_key + o_row * pools.new_key_stride + o_d, mask=m_write)
+    # the three reads wait for memory together
+    m_line = m_row[:, None] & m_d
+    b_key = tl.load(pools.new_key + o_row * pools.new_key_stride + o_d, mask=m_line)
+    b_value = tl.load(pools.new_value + o_row * pools.new_value_stride + o_d, mask=m_line)
     tl.store(pools.key + b_cell * pools.key_stride + o_d, b_key, mask=m_write)
-    b_value = tl.load(pools.new_value + o_row * pools.new_value_stride + o_d, mask=m_write)
     tl.store(pools.value + b_cell * pools.value_stride + o_d, b_value, mask=m_write)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.attention.new_nodes import lines_of
+from pybeam.triton_kernels.attention.new_nodes import lines_of, new_cell_of
 from pybeam.triton_kernels.attention.scores import finite_or_zero, logits_of
 
 
@@ -17,6 +17,7 @@ class Paths(NamedTuple):
     length: tl.tensor
     num_cells: tl.tensor
     first_new: tl.tensor  # what to add to a place for its row
+    row_end: tl.tensor
 
 
 @triton.jit
@@ -40,7 +41,8 @@ def add_paths(
         b_place = tl.minimum(tl.maximum(b_place, 0), paths.num_cells - 1)
         o_cell = tl.load(paths.cell + b_place).to(tl.int64)[:, None]
         o_new = (paths.first_new + b_place)[:, None]
-        p_key, p_value = lines_of(pools, o_cell, o_new)
+        b_new_cell = new_cell_of(o_new, pools, paths.row_end)
+        p_key, p_value = lines_of(pools, o_cell, b_new_cell, o_new)
         b_key = tl.load(p_key + o_d, mask=m_sees & query.m_d, other=0.0)
         b_product = tl.sum(b_query * b_key.to(tl.float32), 1)[:, None]
         b_back = b_product

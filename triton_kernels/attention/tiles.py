@@ -9,33 +9,28 @@ BLOCK_SOURCES = tl.constexpr(128)
 
 
 @triton.jit
-def first_tile(offset, i_source, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Number the first tile of a source, without a scan: each source gets at least the tiles it needs."""
-    return offset * GROUP // BLOCK_M + i_source
+def source_of(i_tile, p_offset, p_slot, num_sources, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The source that a tile belongs to: its first tile, its first row, the row behind its last, its slot.
 
-
-@triton.jit
-def source_of(i_tile, p_offset, num_sources, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The source that a tile belongs to."""
-    num_before = 0
+    Tiles are numbered without a scan, so that each source gets at least those it needs.
+    """
+    i_first_tile, row_begin, row_end, i_slot = 0, 0, 0, 0
     for start in range(0, num_sources, BLOCK_SOURCES):
         o_source = start + tl.arange(0, BLOCK_SOURCES)
         m_source = o_source < num_sources
-        b_offset = tl.load(p_offset + o_source, mask=m_source, other=0)
-        b_begins = m_source & (first_tile(b_offset, o_source, GROUP, BLOCK_M) <= i_tile)
-        num_before += tl.sum(b_begins.to(tl.int32), 0)
-    return num_before - 1
-
-
-@triton.jit
-def sees(p_mask, o_n, m_n, b_bit, MASK_WORDS: tl.constexpr):
-    """[BLOCK_M, BLOCK_N]: bit ``bit % 64`` of word ``bit // 64`` of each cell's mask is set."""
-    p_word = p_mask + o_n.to(tl.int64) * MASK_WORDS
-    b_word = tl.load(p_word, mask=m_n, other=0)[None, :]
-    for w in tl.static_range(1, MASK_WORDS):
-        b_next = tl.load(p_word + w, mask=m_n, other=0)[None, :]
-        b_word = tl.where((b_bit // 64 == w)[:, None], b_next, b_word)
-    return (b_word >> (b_bit % 64).to(tl.int64)[:, None]) & 1 != 0
+        b_begin = tl.load(p_offset + o_source, mask=m_source, other=0)
+        b_end = tl.load(p_offset + 1 + o_source, mask=m_source, other=0)
+        b_slot = tl.load(p_slot + o_source, mask=m_source, other=0)
+        b_first = b_begin * GROUP // BLOCK_M + o_source
+        b_next = b_end * GROUP // BLOCK_M + o_source + 1
+        m_is_it = (
+            m_source & (b_first <= i_tile) & ((i_tile < b_next) | (o_source + 1 == num_sources))
+        )
+        i_first_tile += tl.sum(tl.where(m_is_it, b_first, 0), 0)
+        row_begin += tl.sum(tl.where(m_is_it, b_begin, 0), 0)
+        row_end += tl.sum(tl.where(m_is_it, b_end, 0), 0)
+        i_slot += tl.sum(tl.where(m_is_it, b_slot, 0), 0)
+    return i_first_tile, row_begin, row_end, i_slot
 
 
 @triton.jit
@@ -45,9 +40,11 @@ def add_weighted(b_sum, b_weight, b_value):
         b_sum = tl.dot(b_weight, b_value, b_sum, input_precision="ieee")
     else:
         # one 16-bit number would round a weight to 8 or 11 bits, so a second one holds the remainder
-        b_high = b_weight.to(b_value.dtype)
-        b_low = (b_weight - b_high.to(tl.float32)).to(b_value.dtype)
-        b_sum = tl.dot(b_low, b_value, tl.dot(b_high, b_value, b_sum))
+        NUM_LOST: tl.constexpr = 16 if b_value.dtype == tl.bfloat16 else 13
+        b_bits = b_weight.to(tl.int32, bitcast=True) >> NUM_LOST << NUM_LOST
+        b_high = b_bits.to(tl.float32, bitcast=True)
+        b_low = (b_weight - b_high).to(b_value.dtype)
+        b_sum = tl.dot(b_low, b_value, tl.dot(b_high.to(b_value.dtype), b_value, b_sum))
     return b_sum
 
 

@@ -35,15 +35,17 @@ def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int
     block_m = 16
     while block_m < tallest and num_queries > block_m * num_sources:
         block_m *= 2
-    # 8 KB of keys and as much of values at a time; half of it in float32, where products take registers, and
-    # beside the sums of 64 rows
+    # A warp takes 16 rows, whose weights then need not leave it. Larger heads take more warps.
+    num_warps = (
+        block_m // 16 if itemsize == 2 and block_d <= 64 else max(4, block_d * itemsize // 128)
+    )
     num_bytes = 4096 if itemsize == 4 else 8192
-    block_n = min(64 if block_m < 64 else 32, max(16, num_bytes // (block_d * itemsize)))
-    # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
-    num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
-    # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
-    maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
-    return Variant(block_m, block_n, block_d, num_warps, num_stages=2, maxnreg=maxnreg)
+    block_n = min(32, max(16, num_bytes // (block_d * itemsize)))
+    # the long lists of wide beams: one block is on its way while another is computed
+    num_stages = 3 if block_m == 64 and block_d <= 64 else 2
+    # three tiles of four warps share a multiprocessor
+    maxnreg = 168 if num_warps == 4 and block_d <= 64 else 255
+    return Variant(block_m, block_n, block_d, num_warps, num_stages, maxnreg)
 
 
 @cache

@@ -1,0 +1,60 @@
+"""What attention reads of a source's list of nodes before it can read keys and values."""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from pybeam.triton_kernels.attention.new_nodes import new_cell_of
+
+
+class Lists(NamedTuple):
+    """The list of one source: pointers, then numbers."""
+
+    cell: tl.tensor  # [max_cells]
+    mask: tl.tensor  # [max_cells, words]
+    max_cells: tl.tensor
+    first_new: tl.tensor  # what to add to a place for its row
+    row_end: tl.tensor
+
+
+class Nodes(NamedTuple):
+    """What the list says of a block of nodes."""
+
+    cell: tl.tensor
+    new_cell: tl.tensor  # that of the new node of the row that the place would be
+    words: tl.tuple  # of their masks
+
+
+@triton.jit
+def nodes_at(o_n, lists, pools, MASK_WORDS: tl.constexpr):
+    """Read the list at these places; beyond its end anything."""
+    m_n = o_n < lists.max_cells
+    b_cell = tl.load(lists.cell + o_n, mask=m_n, other=0)
+    words = ()
+    for w in tl.static_range(MASK_WORDS):
+        p_word = lists.mask + o_n.to(tl.int64) * MASK_WORDS + w
+        words += (tl.load(p_word, mask=m_n, other=0),)
+    return Nodes(b_cell, new_cell_of(lists.first_new + o_n, pools, lists.row_end), words)
+
+
+@triton.jit
+def bits_of(b_entry, MASK_WORDS: tl.constexpr):
+    """The words in which only the bit of each row's entry is set."""
+    bits = ()
+    for w in tl.static_range(MASK_WORDS):
+        b_bit = tl.full(b_entry.shape, 1, tl.int64) << (b_entry % 64).to(tl.int64)
+        bits += (tl.where(b_entry // 64 == w, b_bit, 0),)
+    return bits
+
+
+@triton.jit
+def sees(words, bits, m_n, MASK_WORDS: tl.constexpr):
+    """[BLOCK_M, BLOCK_N]: whether the masks of the nodes have the bits of the rows."""
+    m_sees = m_n[None, :]
+    if MASK_WORDS > 0:
+        b_seen = words[0][None, :] & bits[0][:, None]
+        for w in tl.static_range(1, MASK_WORDS):
+            b_seen |= words[w][None, :] & bits[w][:, None]
+        m_sees &= b_seen != 0
+    return m_sees
