@@ -67,15 +67,19 @@ __device__ inline Rank block_rank(bool flag) {
 template <class Load, class Use>
 __device__ void for_each_loaded(int number, Load load, Use use) {
     constexpr int kAtOnce = 4;
+#pragma unroll 1
     for (int first = threadIdx.x; first < number; first += kAtOnce * kThreads) {
         decltype(load(0)) loaded[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
             if (first + i * kThreads < number) loaded[i] = load(first + i * kThreads);
         }
+        // one copy of the code, because the first block to come here waits for its instructions
+#pragma unroll 1
+        for (int i = first; i < min(first + kAtOnce * kThreads, number); i += kThreads) {
+            use(i, loaded[0]);
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-            if (first + i * kThreads < number) use(first + i * kThreads, loaded[i]);
+            for (int j = 1; j < kAtOnce; ++j) loaded[j - 1] = loaded[j];
         }
     }
 }

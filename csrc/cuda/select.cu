@@ -19,13 +19,17 @@ __device__ int beam_of(const SelectParams& p, int64_t entry) {
     return beam;
 }
 
-// The entries from begin to end that are not held.
-__device__ int count_live(const SelectParams& p, int64_t begin, int64_t end) {
-    int num_held = 0;
+// How many blocks arrive at a beam: those of the rows of entries that are not held, and one more.
+__device__ uint32_t num_arrivals(const SelectParams& p, int beam) {
+    const int begin = p.offset[beam], end = p.offset[beam + 1];
+    int num_live = end - begin;
+    if (p.is_ended != nullptr) {
+        int num_held = 0;
 #pragma unroll 1
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) num_held += is_held(p, i);
-    const int num_entries = static_cast<int>(end - begin);
-    return p.is_ended == nullptr ? num_entries : num_entries - block_reduce(num_held, Sum{});
+        for (int i = begin + threadIdx.x; i < end; i += kThreads) num_held += is_held(p, i);
+        num_live -= block_reduce(num_held, Sum{});
+    }
+    return num_live * p.plan.num_slices + 1;
 }
 
 // The entry of a row: the one that is not held and has `row` such entries before it; -1 for
@@ -57,17 +61,21 @@ __global__ void __launch_bounds__(kThreads, 4)
     __shared__ Total warp_total[kWarps];
     const int64_t num_slices = p.num_rows * p.plan.num_slices;
     int beam = static_cast<int>(blockIdx.x - num_slices), entry = -1, row = 0, number = 0;
+    uint32_t expected;
     if (beam < 0) {
         row = blockIdx.x / p.plan.num_slices;
         number = blockIdx.x % p.plan.num_slices;
         Slice<Logit, kVectors> slice(p, row, number);
-        entry = static_cast<int>(entry_of(p, row));  // while the logits are on their way
+        // while the logits are on their way
+        entry = static_cast<int>(entry_of(p, row));
         if (entry < 0) return;
         beam = beam_of(p, entry);
+        expected = num_arrivals(p, beam);
         const Total total = leave_peaks(p, entry, beam, slice);
         if (threadIdx.x % kWarpSize == 0) warp_total[threadIdx.x / kWarpSize] = total;
+    } else {
+        expected = num_arrivals(p, beam);
     }
-    const int num_live = count_live(p, p.offset[beam], p.offset[beam + 1]);
     const auto leave_total = [&] {
         if (entry < 0) return;
         Total total = warp_total[0];
@@ -76,8 +84,7 @@ __global__ void __launch_bounds__(kThreads, 4)
         scratch.total_of(entry, number) = total;
         if (number == 0) scratch.row[entry] = row;
     };
-    const uint32_t num_arrivals = num_live * p.plan.num_slices + 1;
-    if (!is_last_to_arrive(p.counter + beam, num_arrivals, leave_total)) return;
+    if (!is_last_to_arrive(p.counter + beam, expected, leave_total)) return;
     finish_beam<Logit>(p, beam, memory);
 }
 

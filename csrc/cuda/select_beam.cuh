@@ -133,16 +133,17 @@ struct Beam {
             uint32_t* bin = memory.bin + ((entry * row_bins + i % row_bins) & (num_bins - 1));
             atomicMax(bin, ordered_bits(score));
         };
-        for_each_peaks([&](int i, int number, const Peaks& peaks) {
+        // few bins take the largest peak of four groups
+        const int num_peaks = row_bins <= per_entry ? 1 : 4;
+        for_each_peaks([&](int i, int number, Peaks peaks) {
             const Entry entry = scratch.entry[begin + number];
-            const int place = i - number * per_entry;
-            if (row_bins <= per_entry) {
-                const float most =
-                    fmaxf(fmaxf(peaks.of[0], peaks.of[1]), fmaxf(peaks.of[2], peaks.of[3]));
-                put(number, place, score_of(entry, most));
-                return;
+            const int place = (i - number * per_entry) * num_peaks;
+            if (num_peaks == 1) peaks.of[0] = peaks.largest();
+#pragma unroll 1
+            for (int j = 0; j < num_peaks; ++j) {
+                put(number, place + j, score_of(entry, peaks.of[0]));
+                peaks.drop_first();
             }
-            for (int j = 0; j < 4; ++j) put(number, 4 * place + j, score_of(entry, peaks.of[j]));
         });
         __syncthreads();
         const float bound = bin_bound(memory.bin, num_bins, wanted);
@@ -189,12 +190,16 @@ struct Beam {
             const Key own = single(i);
             if (own.upper != 0) memory.list.add(own);
         }
-        for_each_peaks([&](int i, int number, const Peaks& peaks) {
+        for_each_peaks([&](int i, int number, Peaks peaks) {
             const Entry entry = scratch.entry[begin + number];
+            if (!(score_of(entry, peaks.largest()) >= entry.bound)) return;
+#pragma unroll 1
             for (int j = 0; j < 4; ++j) {
-                if (!(score_of(entry, peaks.of[j]) >= entry.bound)) continue;
-                const int place = atomicAdd(&memory.num_groups, 1);
-                if (place < kRoom) memory.group[place] = 4 * i + j;
+                if (score_of(entry, peaks.of[0]) >= entry.bound) {
+                    const int place = atomicAdd(&memory.num_groups, 1);
+                    if (place < kRoom) memory.group[place] = 4 * i + j;
+                }
+                peaks.drop_first();
             }
         });
         __syncthreads();

@@ -15,6 +15,13 @@ constexpr int kGroups = kThreads / 2;
 // Peaks of four groups that follow one another.
 struct alignas(16) Peaks {
     float of[4];
+
+    __device__ float largest() const { return fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])); }
+
+    __device__ void drop_first() {
+#pragma unroll
+        for (int i = 0; i < 3; ++i) of[i] = of[i + 1];
+    }
 };
 
 constexpr int kSlicePeaks = kGroups / 4;
