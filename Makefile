@@ -230,7 +230,7 @@ GPU_PYTEST = $(PYTHON) -m pytest -q --device cuda --maxfail 20 -W default -p no:
 
 gpu-test: gpu-build
 	@$(RUN_FOR) 240 $(GPU_PYTEST) --minutes $(or $(MINUTES),3) -m "not slow and not graphs" \
-	    $$($(PYTHON) -c "import xdist" 2> /dev/null && printf -- '-n 8') \
+	    $$($(PYTHON) -c "import xdist" 2> /dev/null && printf -- '-n 8 --maxschedchunk 1') \
 	    --junitxml=$(GPU_OUT)/gpu-test.xml 2>&1 | tee $(GPU_OUT)/gpu-test.log; kernels=$$?; \
 	$(RUN_FOR) 120 $(GPU_PYTEST) --minutes 1.5 -m graphs tests/engine \
 	    --junitxml=$(GPU_OUT)/gpu-test-graphs.xml 2>&1 | tee $(GPU_OUT)/gpu-test-graphs.log && exit $$kernels
