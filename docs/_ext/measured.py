@@ -64,7 +64,9 @@ def _run(run: dict[str, Any], measures: list[str]) -> str:
     changed = " with changes" if run["is_dirty"] else ""
     threads = "" if run.get("threads") is None else f", {run['threads']} threads"
     threads = threads.replace("1 threads", "1 thread")
-    return f"{run['date']}, commit `{run['commit']}`{changed}, {run['cpu']}{threads}{older}"
+    # a forecast of a GPU is computed on a CPU
+    machine = run.get("gpu") or run["cpu"]
+    return f"{run['date']}, commit `{run['commit']}`{changed}, {machine}{threads}{older}"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
