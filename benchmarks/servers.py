@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import pybeam
 from benchmarks import corpus
-from benchmarks.load import Address
 from benchmarks.meter import resident_bytes
 from benchmarks.peers import PEER
 from benchmarks.plans import CHOSEN_ON_DEV, chosen
 from benchmarks.setup import Setup
 from benchmarks.tools.data import ROOT
 from benchmarks.translation import MAX_LENGTH, fixed
+from pybeam.traffic import Address
 
 TYPES = ("float32", "int8")
 START_SECONDS = 120.0

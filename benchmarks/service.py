@@ -7,20 +7,25 @@ A system is not given more load once it has collapsed. One server works at a tim
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
+from typing import Any
 
 import numpy
 
 from benchmarks.latency import arrivals, percentiles
-from benchmarks.load import Answer, closed_loop, open_loop, post
 from benchmarks.peers import PEER
 from benchmarks.servers import TYPES, Servers, System, offline, ours, peers
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
+from pybeam.traffic import Address, Answer, Clients, Window, closed_loop, open_loop, post
+from pybeam.traffic.events import is_certain
 
 PATH = "/v1/translations"
 WIDTHS = (5, 1)
@@ -38,6 +43,8 @@ STREAM_LOAD = 0.6
 STEADY_SECONDS, STEADY_LOAD = 600.0, 0.8
 OFFLINE_LINES = 512
 TEXTS_PER_REQUEST = 16
+# seconds after which nobody waits for an answer
+TIMEOUT = 10.0
 # seconds after which the threads of the system before have stopped spinning
 SETTLE = 0.3
 SEED = 0
@@ -228,8 +235,10 @@ class Bench:
         """The answers of a closed loop, its seconds, and columns with the server's CPU of a request."""
         contents = [post(PATH, {"text": text}) for text in texts]
         address = self._address(system)
-        before = self.servers.computed(system)
-        answers, seconds = closed_loop(address, contents, num_clients, self.seconds)
+        before, start = self.servers.computed(system), time.perf_counter()
+        following, window = itertools.cycle(contents), Window(seconds=self.seconds)
+        answers = answers_of(address, closed_loop, following, num_clients, window)
+        seconds = time.perf_counter() - start
         cpu = self.servers.computed(system).per_request(before, len(answers))
         return answers, seconds, cpu
 
@@ -239,7 +248,7 @@ class Bench:
         due = arrivals(rate, max(10, int(rate * (seconds or self.seconds))), SEED)
         chosen = numpy.random.default_rng(SEED).integers(len(self.texts), size=len(due))
         contents = [post(PATH, {"text": self.texts[i], **(more or {})}) for i in chosen]
-        answers = open_loop(self._address(system), contents, due)
+        answers = answers_of(self._address(system), open_loop, contents, due)
         begun = int(WARM_UP * len(due))
         return {"req/s": rate} | _facts(answers[begun:], float(due[-1] - due[begun]))
 
@@ -247,6 +256,18 @@ class Bench:
         address = self.servers.address(system)
         time.sleep(SETTLE)
         return address
+
+
+def answers_of(address: Address, loop: Callable[..., Awaitable[None]], *load: Any) -> list[Answer]:
+    """Let a loop of `pybeam.traffic` send its load. Returns the answers, in the order of their requests."""
+    answers: list[tuple[float, Answer]] = []
+
+    async def send() -> None:
+        async with Clients(address, timeout=TIMEOUT, is_text=is_certain) as clients:
+            await loop(clients, *load, lambda *one: answers.append(one))
+
+    asyncio.run(send())
+    return [answer for _, answer in sorted(answers, key=itemgetter(0))]
 
 
 def _good(limit: int) -> str:

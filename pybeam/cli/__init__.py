@@ -1,5 +1,5 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `key`, `graph`,
-`export-onnx`, `quantize`, `convert`, `profile` and `info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `key`,
+`bench-serve`, `graph`, `export-onnx`, `quantize`, `convert`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import click
 
 from pybeam import __version__
+from pybeam.cli.bench_serve import bench_serve
 from pybeam.cli.conversions import convert, export_onnx, quantize
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
@@ -45,6 +46,7 @@ def pybeam(verbose: bool) -> None:
     pybeam retrieve --help      how to find items of a catalogue
     pybeam serve --help         how to serve models over HTTP
     pybeam key --help           how to make a key for a server
+    pybeam bench-serve --help   how to measure a server under load
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam quantize --help      how to write a model with int8 or int4 weights
@@ -65,6 +67,7 @@ for command in (
     retrieve,
     serve,
     key,
+    bench_serve,
     graph,
     export_onnx,
     quantize,

@@ -6,9 +6,9 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 # SIGHUP does not exist everywhere
 ENDING = [
@@ -46,10 +46,21 @@ def leave_at_once() -> None:
             signal.signal(number, _leave)
 
 
+def _raise(ended: Ended) -> NoReturn:
+    raise ended
+
+
 @contextlib.contextmanager
-def ending_in_order() -> Iterator[None]:
-    """In this block these signals raise `Ended`. One that is ignored stays ignored, as `nohup` wants."""
-    replaced = {number: signal.signal(number, _end) for number in _untouched()}
+def ending_in_order(leave: Callable[[Ended], None] = _raise) -> Iterator[None]:
+    """In this block these signals raise `Ended`. One that is ignored stays ignored, as `nohup` wants.
+
+    `leave` is told in place of that: in an event loop an exception would come anywhere.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        leave(Ended(number))
+
+    replaced = {number: signal.signal(number, end) for number in _untouched()}
     try:
         yield
     finally:
@@ -66,7 +77,3 @@ def _untouched() -> list[int]:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
-
-
-def _end(number: int, frame: FrameType | None) -> Any:
-    raise Ended(number)

@@ -1,94 +1,24 @@
-"""The load driver: when requests are sent, what counts as latency, and what rows make of it."""
+"""Rows of the service under load."""
 
 from __future__ import annotations
-
-import contextlib
-import socket
-import threading
-import time
 
 import pytest
 
 for module in ("tabulate", "sacrebleu", "sentencepiece"):
     pytest.importorskip(module)
 
-from benchmarks import load, service  # noqa: E402
-from benchmarks.load import Answer, closed_loop, open_loop, post  # noqa: E402
-
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
-STREAM = (
-    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
-    b"11\r\nevent: certain\n\n\n\r\n",
-    b"5\r\nlast\n\r\n0\r\n\r\n",
-)
-PAUSE = 0.1
+from benchmarks import service  # noqa: E402
+from pybeam.traffic import Answer, open_loop, post  # noqa: E402
+from support.late_server import LateServer, stream  # noqa: E402
 
 
-class Server:
-    """Answers one request after another in this way, on every connection."""
-
-    def __init__(self, *parts: bytes, pause: float = 0.0, is_serial: bool = False) -> None:
-        self._parts, self._pause = parts, pause
-        self._turn = threading.Lock() if is_serial else contextlib.nullcontext()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = self._listener.getsockname()
-        self.num_connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.num_connections += 1
-                threading.Thread(target=self._answer, args=[connection], daemon=True).start()
-
-    def _answer(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            while connection.recv(65536):
-                if not self._parts:
-                    return
-                with self._turn:
-                    for part in self._parts:
-                        time.sleep(self._pause)
-                        connection.sendall(part)
-
-
-def test_latency_counts_from_when_a_request_is_due():
-    server = Server(OK, pause=PAUSE, is_serial=True)
-    answers = open_loop(server.address, [post("/", {})] * 4, [0.0] * 4)
-    assert [one.status for one in answers] == [200] * 4
-    # each waits for those before it
-    for place, one in enumerate(sorted(answers, key=lambda one: one.latency), start=1):
-        assert one.latency >= place * PAUSE
-
-
-def test_connections_are_used_again():
-    server = Server(OK)
-    contents = [post("/", {})] * 3
-    answers, seconds = closed_loop(server.address, contents, 2, seconds=0.1)
-    assert len(answers) > 2 and {one.status for one in answers} == {200}
-    assert seconds >= 0.1
-    assert server.num_connections == 2
-
-
-def test_streams():
-    server = Server(*STREAM, pause=PAUSE)
-    [one] = open_loop(server.address, [post("/", {})], [0.0])
-    assert one.status == 200
-    assert 2 * PAUSE <= one.first <= one.latency - 0.9 * PAUSE
-
-
-def test_other_ends(monkeypatch):
-    monkeypatch.setattr(load, "PATIENCE_SECONDS", PAUSE)
-    refused = Server(OK.replace(b"200 OK", b"429 Too Many Requests"))
-    for server, status in ((refused, 429), (Server(), 0), (Server(OK, pause=9), 0)):
-        [one] = open_loop(server.address, [post("/", {})], [0.0])
-        assert one.status == status
-    assert one.latency >= PAUSE
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = listener.getsockname()
-    [one] = open_loop(address, [post("/", {})], [0.0])
-    assert one.status == 0
+def test_answers_come_in_the_order_of_their_requests():
+    server = LateServer(*stream(b"event: certain"), pause=0.01, is_serial=True)
+    due = [0.06, 0.0, 0.03]
+    answers = service.answers_of(server.address, open_loop, [post("/", {})] * 3, due)
+    assert {one.status for one in answers} == {200} and all(one.first for one in answers)
+    # the one that is due last waits for the others
+    assert [one.latency for one in answers] != sorted(one.latency for one in answers)
 
 
 def test_rows():

@@ -27,7 +27,7 @@ WINGS = [
     ["cli"],
     ["ray"],
     ["server", "tasks"],
-    ["compat", "corpus", "inspect", "reranking", "serving"],
+    ["compat", "corpus", "inspect", "reranking", "serving", "traffic"],
     ["hub"],
     ["catalogue", "diversity", "export", "shortlist"],
     ["speech"],
