@@ -25,7 +25,7 @@ from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
-from pybeam.processors import sampling, truncation
+from pybeam.processors import counts, sampling, truncation
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
 from support.device_loop import never_waiting_between_steps
 from support.graph_memory import GraphMemory
@@ -245,29 +245,29 @@ def inference_mode():
 @pytest.fixture
 def reads_nothing(monkeypatch):
     """Processors read nothing of what they could read here, as on a GPU."""
-    for module in (sampling, truncation):
+    for module in (counts, sampling, truncation):
         monkeypatch.setattr(module, "may_read", lambda x: False)
 
 
 @pytest.fixture
 def guard(reads_nothing, monkeypatch):
     """Guards every step, and what comes between; counts steps, reports and results that the host reads."""
-    counts = SimpleNamespace(steps=0, reads=0)
+    seen = SimpleNamespace(steps=0, reads=0)
     advance, numpy = Engine._advance, transfer.HostCopy.numpy
     never_waiting_between_steps(monkeypatch)
 
     def guarded(self):
-        counts.steps += 1
+        seen.steps += 1
         with NoWaiting(), HostReadGuard():
             advance(self)
 
     def counted(self):
-        counts.reads += 1
+        seen.reads += 1
         return numpy(self)
 
     monkeypatch.setattr(Engine, "_advance", guarded)
     monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
-    return counts
+    return seen
 
 
 @pytest.fixture(params=["2.11", "2.12"])

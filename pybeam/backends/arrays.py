@@ -245,6 +245,11 @@ class NewLines(NamedTuple):
     ints: Tensor  # [A, len(INT_COLUMNS)] int32
     floats: Tensor  # [A, len(FLOAT_COLUMNS)] float32
 
+    @classmethod
+    def of(cls, ints: Tensor, bits: Tensor) -> NewLines:
+        """Return the lines whose floats have come as the bits [A, …] of numbers of int32."""
+        return cls(ints, bits.view(torch.float32))
+
 
 class PlanRules(NamedTuple):
     """The rules of a schedule that `beam_plan` needs. They are fixed numbers of a captured step."""

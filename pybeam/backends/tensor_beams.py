@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.contracts import ColumnTokens, EditList, Finishing, SelectOptions, Survivors
 
 if TYPE_CHECKING:
+    from pybeam.backends.pinned import Replay
     from pybeam.backends.torch_catalogue import RowPlaces
 
 INT = torch.int32
@@ -63,7 +64,13 @@ class DraftFunctions(NamedTuple):
 
 
 class TensorBeams:
-    """See `BeamProgram`."""
+    """See `BeamProgram`.
+
+    Attributes:
+        replay: captures what opens and closes beams; None: nothing is captured.
+    """
+
+    replay: Replay | None = None
 
     def __init__(
         self,
@@ -84,8 +91,30 @@ class TensorBeams:
         self._moves: tuple[Tensor, Tensor] | None = None
 
     def open(self, slots: list[int], ints: list[int], floats: list[float], start_id: int) -> None:
-        slot, lines = new_lines(self._device, slots, ints, floats)
-        self._functions.open(self._tree, self._beams, slot, lines, start_id)
+        def opened(slot: Tensor, *lines: Tensor) -> None:
+            self._functions.open(self._tree, self._beams, slot, NewLines.of(*lines), start_id)
+
+        self._between(("open", start_id), opened, new_lines(slots, ints, floats))
+
+    def _between(
+        self,
+        name: Hashable,
+        work: Callable[..., Tensor | None],
+        arrays: Sequence[Sequence | np.ndarray],
+    ) -> Tensor | None:
+        """Call `work`, between steps, with arrays of int32 numbers [A, ...] on the device.
+
+        What is captured gets more lines than there are. The others are zeros, those of the null slot.
+        """
+        if self.replay is None:
+            return work(*all_to_device(arrays, self._device))
+        from pybeam.backends.pinned import padded, replayed
+
+        lines = map(np.asarray, arrays)
+        given = [
+            padded(one, 1 << max(0, len(one) - 1).bit_length(), *one.shape[1:]) for one in lines
+        ]
+        return replayed(self.replay, name, work, given, self._device)
 
     def read(self, slot: Tensor, num_rows: int) -> RowArrays:
         is_held = self._rules.finishing == Finishing.HELD
@@ -149,13 +178,21 @@ class TensorBeams:
         room = table[0].shape[1]
         owners = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
         lines = [slot * room + i for slot, n in zip(slots, counts, strict=True) for i in range(n)]
-        owner, line = all_to_device((owners, lines), self._device)
-        ints, floats = (array.view(-1, 3).index_select(0, line) for array in table)  # [n, 3]
-        backtrace = self._functions.backtrace
-        return traced(backtrace, self._tree, owner, ints, floats, capacity, wants_log_probs)
+
+        def found(owner: Tensor, line: Tensor) -> Tensor:
+            ints, floats = (array.view(-1, 3).index_select(0, line) for array in table)  # [n, 3]
+            given = self._tree, owner, ints, floats, capacity, wants_log_probs
+            return traced(self._functions.backtrace, *given)
+
+        result = self._between(("finished", capacity, wants_log_probs), found, (owners, lines))
+        assert result is not None
+        return result[: len(owners)]
 
     def close(self, slots: list[int]) -> None:
-        self._functions.close(self._tree, self._beams, to_device(slots, INT, self._device))
+        def closed(slot: Tensor) -> None:
+            self._functions.close(self._tree, self._beams, slot)
+
+        self._between("close", closed, (slots,))
 
 
 class TensorDrafts(TensorBeams):
@@ -179,8 +216,8 @@ class TensorDrafts(TensorBeams):
         self._no_row = torch.zeros(0, dtype=INT, device=self._device)
 
     def open(self, slots: list[int], ints: list[int], floats: list[float], start_id: int) -> None:
-        slot, lines = new_lines(self._device, slots, ints, floats)
-        given = slot, lines, start_id, self._tokens
+        slot, *lines = all_to_device(new_lines(slots, ints, floats), self._device)
+        given = slot, NewLines.of(*lines), start_id, self._tokens
         self._draft_functions.open(self._tree, self._beams, self._drafts, *given)
 
     def read(self, slot: Tensor, num_rows: int) -> RowArrays:
@@ -259,14 +296,13 @@ def given_tokens(beams: Beams, slot: Tensor, position: Tensor) -> Tensor:
 
 
 def new_lines(
-    device: torch.device, slots: Sequence[int], ints: list[int], floats: list[float]
-) -> tuple[Tensor, NewLines]:
-    """Return slots [A] and the lines that open them, which stand one after another, on the device."""
+    slots: Sequence[int], ints: list[int], floats: list[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return slots [A] and the lines that open them, which stand one after another; see `NewLines.of`."""
     num = len(slots)
     numbers = np.array(ints, dtype=np.int32).reshape(num, len(INT_COLUMNS))
     bits = np.array(floats, dtype=np.float32).reshape(num, len(FLOAT_COLUMNS)).view(np.int32)
-    slot, of_ints, of_floats = all_to_device((slots, numbers, bits), device)
-    return slot, NewLines(of_ints, of_floats.view(torch.float32))
+    return np.array(slots, dtype=np.int32), numbers, bits
 
 
 def select_options(

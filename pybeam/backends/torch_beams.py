@@ -52,9 +52,11 @@ def beam_open(
     i = slot.long()
     beams.ints[i], beams.floats[i] = lines.ints, lines.floats
     # `x[i] = number` would wait for the number's copy to the device
-    beams.is_alive[:, 0].index_fill_(0, i, True)
     beams.score[:, 0].index_fill_(0, i, 0.0)
-    tree_append(tree, slot, root_survivors(slot, start_id), -1)
+    is_one = slot != NULL_SLOT
+    beams.is_alive[i, 0] = is_one
+    roots = root_survivors(slot, start_id)._replace(count=is_one.to(INT))
+    tree_append(tree, slot, roots, -1)
 
 
 def beam_read(

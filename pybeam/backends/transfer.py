@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
-# numbers of 4 bytes that are 16 bytes
-ALIGNED = 4
 _OF_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 
 
@@ -35,47 +31,31 @@ def all_to_device(arrays: Sequence, device: torch.device) -> list[Tensor]:
     parts = [np.ascontiguousarray(array, dtype=np.int32) for array in arrays]
     if device.type == "cpu":
         return list(map(torch.from_numpy, parts))
-    return unpacked(to_device(packed(parts), torch.int32, device), [part.shape for part in parts])
+    # only a GPU needs it
+    from pybeam.backends.pinned import packed, unpacked, uploaded
 
-
-def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return arrays of numbers as one array [n] int32."""
-    *firsts, total = _firsts([array.shape for array in arrays])
-    whole = np.zeros(total, dtype=np.int32)
-    for array, first in zip(arrays, firsts, strict=True):
-        whole[first : first + array.size] = array.ravel()
-    return whole
-
-
-def unpacked(whole: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Return the arrays of these shapes that `packed` has put into one."""
-    # one operator of torch for each piece
-    return [
-        whole.as_strided(shape, [math.prod(shape[i + 1 :]) for i in range(len(shape))], first)
-        for shape, first in zip(shapes, _firsts(shapes), strict=False)
-    ]
-
-
-def _firsts(shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """The first place of each array of these shapes, and the place behind all."""
-    return [0, *accumulate(-(-math.prod(shape) // ALIGNED) * ALIGNED for shape in shapes)]
+    return unpacked(uploaded(packed(parts), device), [part.shape for part in parts])
 
 
 class HostCopy:
     """A copy on the host. It begins when this object is made, and is waited for when it is read."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._event = None
+        self._tensor, self._event, self._device = tensor, None, tensor.device
         if tensor.is_cuda:
-            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._tensor.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._tensor = tensor
+            from pybeam.backends.pinned import begin_copy
+
+            self._tensor, self._event = begin_copy(tensor)
 
     def numpy(self) -> np.ndarray:
         """Return the numbers, after waiting for them."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor.numpy()
+
+    def give_back(self) -> None:
+        """Say that the numbers have been read, and nobody looks at them any more."""
+        if self._event is not None:
+            from pybeam.backends.pinned import give_back
+
+            give_back(self._tensor, self._event, self._device)

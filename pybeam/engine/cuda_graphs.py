@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar, Protocol
-from weakref import WeakSet
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from pybeam.triton_kernels import counters
 
 # A graph of a deep model holds a few megabytes on the device. Sizes are rounded up to buckets, so that the
 # sizes that a stream keeps coming back to have room.
-MAX_GRAPHS = 64
+MAX_GRAPHS = 128
 # torch has so many streams per device, and gives them out in turn
 MAX_STREAMS = 32
 # of the programs of a launch that wait for one another
@@ -72,7 +72,7 @@ class CudaCapture:
     other object captures on that stream, and no graph dies alone.
     """
 
-    _living: ClassVar[WeakSet[CudaCapture]] = WeakSet()
+    _living: ClassVar[weakref.WeakSet[CudaCapture]] = weakref.WeakSet()
     # one thread must not wait for the device while another captures
     _lock = Lock()
 
@@ -272,3 +272,20 @@ def _place_of(error: BaseException) -> str:
         if frame.f_globals.get("__name__", "").startswith("pybeam."):
             place = f"in {Path(frame.f_code.co_filename).name}:{line}: "
     return place
+
+
+def capture_between_steps(workspace: Any) -> None:
+    """Have a `Workspace` capture what opens and closes beams, and encoders, beside its steps."""
+    # weak, so that what is released is freed at once
+    owner: Any = weakref.proxy(workspace)
+
+    def replay(key: Hashable, work: Step, numbers: Tensor) -> Tensor:
+        graphs: StepGraphs = owner.graphs
+        return graphs.run(key, owner.buffers(), work, numbers)
+
+    def replay_encoder(key: Hashable, work: Step, numbers: Tensor) -> Tensor:
+        # it makes room while it goes on
+        owner.room.may_have_grown = True
+        return replay(key, work, numbers)
+
+    workspace.state.replay, workspace.session.replay = replay, replay_encoder

@@ -314,6 +314,7 @@ class Engine:
             partials += reader.partials(
                 numbers, lambda s: reasons.get(s.slot) == RUNNING and live.get(s.slot) is s
             )
+        pending.copy.give_back()
         if done:
             self._close([slots[i] for i in done], Report.of(lines, done), pending.errors)
         return partials

@@ -10,6 +10,7 @@ import torch
 
 from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
+from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.failures import Interrupted, failed
 from pybeam.engine.source import Source
 from pybeam.models.base import Alignment, Session
@@ -53,7 +54,9 @@ class FinishedBatch(NamedTuple):
         wants_log_probs: bool,
     ) -> FinishedBatch:
         """Request the hypotheses of these sources; `report` is their report."""
-        capacity = max(report.depth) + 1
+        longest = max(report.depth) + 1
+        # few sizes are captured
+        capacity = -(-longest // PAGE_CELLS) * PAGE_CELLS
         # where processors perturb scores, the score is the sum of the log-probabilities
         needs_log_probs = wants_log_probs or any(one.algorithm.perturbs for one in sources)
         found = state.finished(
@@ -71,7 +74,7 @@ class FinishedBatch(NamedTuple):
         if any(source.algorithm.num_groups > 1 for source in sources):
             from pybeam.engine.groups import choices_of
 
-            choices = choices_of(state, sources, capacity)
+            choices = choices_of(state, sources, longest)
         return cls(sources, errors, report, HostCopy(found), cut, capacity, choices)
 
     def results(

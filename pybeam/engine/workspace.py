@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import is_
 from typing import TYPE_CHECKING
 
@@ -90,23 +89,14 @@ class Workspace:
         self.room.num_expected = self._most_expected
         self.graphs: StepGraphs | None = None
         if self._uses_graphs:
-            from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
+            from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, capture_between_steps
 
             self.graphs = StepGraphs(CudaCapture(model.device))
-            # weak, so that what is released is freed at once
-            me = weakref.proxy(self)
-            self.session.replay = lambda *given: me.replay(*given)
+            capture_between_steps(self)
         self._buffers = ()
         self.is_too_large = False
         self._num_taken = 0  # sources since the last look
         self._held = Sizes()  # needed since the beginning
-
-    def replay(self, key: Hashable, work: Callable[[Tensor], Tensor], numbers: Tensor) -> None:
-        """Do what comes between steps by a graph, if there is one; see `pybeam.models.base.Replay`."""
-        assert self.graphs is not None
-        # whoever calls may have made room
-        self.room.may_have_grown = True
-        self.graphs.run(key, self.buffers(), work, numbers)
 
     def expect(self, num_sources: int) -> None:
         """Note that so many sources may be live. Where steps are captured, there is room for all at once."""

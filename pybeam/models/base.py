@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from pybeam.backends import Backend
 from pybeam.backends.layer_program import LayerCall
 from pybeam.models.rows import Rows
 from pybeam.models.settings import Settings
+
+if TYPE_CHECKING:
+    from pybeam.backends.pinned import Replay
 
 # Positions that an encoder reads at once, padding included. They are enough for large matrix products and
 # few enough for memory: an inner layer with 4096 columns takes 64 MiB.
@@ -54,18 +57,12 @@ class Alignment:
             object.__setattr__(self, "heads", heads)
 
 
-# Do `work(numbers)`, or replay it with other numbers. The key names everything that is constant in it, and
-# `numbers` int32 on the device are all that differ.
-Replay = Callable[[Hashable, Callable[[Tensor], Tensor], Tensor], object]
-
-
 class Session(ABC):
     """The state of one decode call at a time. Slots are given out by the engine.
 
     Attributes:
         can_read: whether it has `read`.
-        replay: what `encode` does on the device may be done by this function, which has captured it; see
-            `Replay`. None: nothing is captured.
+        replay: does what `encode` does on the device, and captures it; None: nothing is captured.
     """
 
     can_read = False

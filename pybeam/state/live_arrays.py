@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.widths import by_step
 from pybeam.state.new_beam import NewBeam
 
+if TYPE_CHECKING:
+    from pybeam.backends.pinned import Replay
+
 INF = float("inf")
 INT = torch.int32
 CAP = FLOAT_COLUMNS.index("cap")
@@ -49,7 +53,10 @@ class LiveArrays:
         demotes: whether an EOS right behind a prefix must be the best candidate.
         rules: those of the algorithm, for the kernels.
         active: see `ActiveRules`.
+        replay: captures what opens and closes beams on a GPU; None: nothing is captured.
     """
+
+    replay: Replay | None = None
 
     def __init__(
         self,
@@ -107,6 +114,12 @@ class LiveArrays:
             given = tree, beams, drafts, self.rules, self.active, self.vocab_size
             self._program = self.backend.draft_program(*given)
         self._bound = tree, beams, drafts
+        if self.replay is not None:
+            # only a GPU has graphs
+            from pybeam.backends.tensor_beams import TensorBeams
+
+            assert isinstance(self._program, TensorBeams)
+            self._program.replay = self.replay
         return self._program
 
     def grow(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:

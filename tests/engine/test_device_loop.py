@@ -11,7 +11,7 @@ import torch
 import pybeam
 from pybeam import backends, processors
 from pybeam.backends.waiting import HostReadGuard, NoWaiting, Waits
-from pybeam.engine.cuda_graphs import MAX_GRAPHS, StepGraphs
+from pybeam.engine.cuda_graphs import MAX_GRAPHS, StepGraphs, capture_between_steps
 from pybeam.engine.live_sources import bucket
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
@@ -168,6 +168,7 @@ def test_captured_steps_give_the_same_results(transformer, name, most, graph_mem
     workspace = Workspace(transformer, algorithm, torch_beams())
     capture = Replays(workspace)
     workspace.graphs = StepGraphs(capture, most)
+    capture_between_steps(workspace)
     for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Fifo(3, row_budget=80)):
         options = dict(
             reads_late=True, partials=schedule == pybeam.Streaming(4) and name != "diverse"

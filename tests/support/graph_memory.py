@@ -198,9 +198,10 @@ class Replays(CudaCapture):
             assert self.addresses() == addresses, "a graph would write to memory that was replaced"
             self.num_replays += 1
             captured.replay()
-            captured.report.copy_(step(slot))
+            made.report = step(slot)
 
-        return _CopiedReport(replay, captured.slot, captured.report)
+        made = _CopiedReport(replay, captured.slot, captured.report)
+        return made
 
 
 class Recomputed:

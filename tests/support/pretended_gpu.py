@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pybeam import backends
+from pybeam.backends import pinned
 from support.device_loop import torch_beams
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -161,7 +162,7 @@ def _known_name(value):
 @contextmanager
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A context in which there is such a GPU, so that `device="auto"` is that one."""
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
     fakes = dict(
         is_available=lambda: True,
         _lazy_init=lambda: None,
@@ -171,6 +172,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(pinned, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     program = torch_beams()
     monkeypatch.setattr(backends, "resolve", lambda name, device: program)

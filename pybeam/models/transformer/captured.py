@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from pybeam.backends.arrays import NULL_SLOT
-from pybeam.backends.transfer import packed, to_device, unpacked
+from pybeam.backends.pinned import Replay, padded, replayed
 from pybeam.kvcache.pools import SourceCells
-from pybeam.models.base import Replay
 from pybeam.models.cells import Cells
 
 # the fewest positions that are encoded at once
@@ -39,40 +38,31 @@ def encode(
     cells, kept = table.lines(slots, lengths.tolist())
     num_sources, num_positions = _sizes(len(sources), len(kept))
     width = table.cell.shape[1]
-    length = _padded(lengths, num_sources)
+    length = padded(lengths, num_sources)
     offset = np.concatenate(([0], length.cumsum()))
     position = np.arange(len(kept)) - offset[: len(sources)].repeat(lengths)
     given = (
-        _padded(torch.cat(list(sources)).numpy(), num_positions),
-        _padded(position, num_positions),
+        padded(torch.cat(list(sources)).numpy(), num_positions),
+        padded(position, num_positions),
         # those of no source are kept nowhere
-        _padded(kept, num_positions, fill=-1),
+        padded(kept, num_positions, fill=-1),
         offset,
         np.arange(num_sources),
         offset[:-1, None] + np.arange(width),
         length,
-        _padded(np.array(slots), num_sources, fill=NULL_SLOT),
-        _padded(cells, num_sources, width),
+        padded(np.array(slots), num_sources, fill=NULL_SLOT),
+        padded(cells, num_sources, width),
     )
-    shapes = [array.shape for array in given]
 
-    def work(numbers: Tensor) -> Tensor:
-        token, position, kept, offset, line, cell, length, slot, lines = unpacked(numbers, shapes)
+    def work(*numbers: Tensor) -> None:
+        token, position, kept, offset, line, cell, length, slot, lines = numbers
         table.write(slot, length, lines)
         compute((token, position), position, Cells(offset, line, cell, length), kept)
-        return numbers
 
-    numbers = to_device(packed(given), torch.int32, table.cell.device)
-    replay(("encode", num_sources, num_positions, width), work, numbers)
+    replayed(replay, "encode", work, given, table.cell.device)
 
 
 def _sizes(num_sources: int, num_positions: int) -> tuple[int, int]:
     """Return how many sources and positions are encoded in their place: powers of two, and halves between."""
     step = max(LEAST_POSITIONS, 1 << max(0, (num_positions - 1).bit_length() - 2))
     return 1 << (num_sources - 1).bit_length(), -(-num_positions // step) * step
-
-
-def _padded(numbers: np.ndarray, *shape: int, fill: int = 0) -> np.ndarray:
-    whole = np.full(shape, fill, dtype=np.int32)
-    whole[tuple(map(slice, numbers.shape))] = numbers
-    return whole

@@ -8,7 +8,7 @@ import pytest
 
 import pybeam
 from pybeam.backends import defaults
-from pybeam.engine.cuda_graphs import StepGraphs
+from pybeam.engine.cuda_graphs import StepGraphs, capture_between_steps
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.transformer.captured import _sizes
@@ -31,17 +31,21 @@ def test_sources_are_encoded_as_without_graphs(kind, tmp_path):
     workspace, keys = Workspace(model, algorithm, backend), []
     workspace.graphs = StepGraphs(Recomputed())
 
-    def replay(key, work, numbers):
-        keys.append(key)
-        workspace.replay(key, work, numbers)
-
-    workspace.session.replay = replay
+    capture_between_steps(workspace)
+    replay = workspace.session.replay
+    workspace.session.replay = lambda key, *given: keys.append(key) or replay(key, *given)
     # the last source is longer than lines of the table have been
     for schedule, num in ((pybeam.Fifo(5), 24), *[(pybeam.Batch(6), 25)] * 3):
         keys.clear()
         results, _ = run(workspace, schedule, requests[:num], reads_late=True)
         assert_alike(results, expected[:num])
-    assert len(keys) > 1 and set(keys) <= set(workspace.graphs._graphs)
+    captured = set(workspace.graphs._graphs)
+    assert len(keys) > 1 and set(keys) <= captured
+    assert {key[0] for key in captured} >= {
+        ("open", model.start_id),
+        ("finished", 16, False),
+        "close",
+    }
 
 
 def test_sizes_are_few():
