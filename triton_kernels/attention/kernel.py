@@ -133,17 +133,6 @@ def tree_attention_kernel(
     b_position = o_row
     if (p_bias is not None) or HAS_WINDOW:
         b_position = tl.load(p_position + o_row)
-    begin, end = 0, num_cells
-    num_parts = 1
-    if p_sum is not None:
-        part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
-        num_parts = tl.cdiv(num_cells, part_blocks * BLOCK_N)
-        # the first program writes the result of a source without cells
-        if i_split >= tl.maximum(num_parts, 1):
-            return
-        begin = i_split * part_blocks * BLOCK_N
-        end = tl.minimum(begin + part_blocks * BLOCK_N, num_cells)
-
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
     if p_new_key is not None:
@@ -167,7 +156,14 @@ def tree_attention_kernel(
     if MASK_WORDS > 0:
         p_mask += i_slot * max_cells * MASK_WORDS
     lists = Lists(p_cell, p_mask, max_cells, first_new, row_end)
-    nodes = nodes_at(begin + tl.arange(0, BLOCK_N), lists, pools, MASK_WORDS)
+    nodes = nodes_at(i_split * BLOCK_N + tl.arange(0, BLOCK_N), lists, pools, MASK_WORDS)
+    num_parts = 1
+    if p_sum is not None:
+        # the first program writes the result of a source without cells
+        num_parts = tl.maximum(tl.cdiv(num_cells, MIN_BLOCKS * BLOCK_N), 1)
+        num_parts = tl.minimum(num_parts, num_splits)
+        if i_split >= num_parts:
+            return
     if p_new_key is not None:
         if i_split == 0:
             m_row = (query_begin + tl.arange(0, BLOCK_M) < num_queries) & (o_m % GROUP == 0)
@@ -177,9 +173,10 @@ def tree_attention_kernel(
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     b_total = tl.zeros([BLOCK_M], tl.float32)
     b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for start in range(begin, end, BLOCK_N):
+    # parts take blocks in turn, so a program knows its first without the number of cells
+    for start in range(i_split * BLOCK_N, num_cells, num_parts * BLOCK_N):
         o_n = start + tl.arange(0, BLOCK_N)
-        m_n = o_n < end
+        m_n = o_n < num_cells
         p_key_line, p_value_line = lines_of(pools, nodes.cell, nodes.new_cell, first_new + o_n)
         m_line = m_n[:, None] & m_d
         b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
@@ -190,7 +187,7 @@ def tree_attention_kernel(
             b_cell_position = tl.load(p_cell_position + nodes.cell, mask=m_n, other=0)
             b_back = b_position[:, None] - b_cell_position[None, :]
         # these arrive while the scores are computed
-        nodes = nodes_at(o_n + BLOCK_N, lists, pools, MASK_WORDS)
+        nodes = nodes_at(o_n + num_parts * BLOCK_N, lists, pools, MASK_WORDS)
         b_logit = logits_of(b_product, m_sees, b_back, o_head, rules, HAS_CAP, HAS_WINDOW)
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
