@@ -61,6 +61,7 @@ def measured(launch: aot.Launch) -> dict[str, int]:
         "spills": assembly.count(r"\b(LDL|STL)"),
         "shared bytes": assembly.shared,
         "instructions": len(assembly.code),
+        "loads in a chain": assembly.chained_loads,
         "in the longest loop": max((len(loop.instructions) for loop in assembly.loops), default=0),
     }
 

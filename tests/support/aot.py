@@ -26,6 +26,13 @@ CAPABILITIES = (80, 90)
 # as values of a test's parameter: what spills on one mostly spills on the other
 CAPABILITIES_TO_TEST = (pytest.param(80, marks=pytest.mark.slow), 90)
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
+# the predicate that guards an instruction, its name, its operands
+PARTS = re.compile(r"(?:@!?(U?P\w+)\s+)?(\S+)\s*(.*)")
+REGISTER = re.compile(r"\b(U?R|U?P)(\d+)\b(\.64)?")
+LOAD, WRITES_NO_REGISTER = (
+    re.compile("LDG\\b|LD\\b|ATOM"),
+    re.compile("ST|RED|BAR|BRA|BS|EXIT|LDGSTS"),
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,37 @@ class Assembly:
                 body = tuple(text for at, text in self.code if begin <= at <= address)
                 loops.append((begin, Loop(body)))
         return [loop for _, loop in sorted(loops, key=lambda pair: pair[0])]
+
+    @cached_property
+    def chained_loads(self) -> int:
+        """How many loads from memory wait for one another, at least, where every instruction runs once.
+
+        Numbers that have been in shared memory count as ready.
+        """
+        depth: dict[str, int] = {}
+        longest = 0
+        for _, text in self.code:
+            name, read, written = _registers(text)
+            own = max((depth.get(one, 0) for one in read), default=0) + bool(LOAD.match(name))
+            depth |= dict.fromkeys(written, own)
+            longest = max(longest, own)
+        return longest
+
+
+def _registers(text: str) -> tuple[str, set[str], set[str]]:
+    """The name of an instruction, and the registers that it reads and writes."""
+    guard, name, rest = PARTS.match(text).groups(default="")
+    operands = rest.split(",")
+    num_written = 0 if WRITES_NO_REGISTER.match(name) else 1 + ("SETP" in name)
+    wide = 4 if ".128" in name else 2 if re.search(r"\.64|WIDE", name) else 1
+    read, written = set(REGISTER.findall(guard)), set()
+    read = {kind + number for kind, number, _ in read}
+    for i, operand in enumerate(operands):
+        for kind, number, is_pair in REGISTER.findall(operand):
+            count = wide if i < num_written and "P" not in kind else 1 + bool(is_pair)
+            own = {f"{kind}{int(number) + j}" for j in range(count)}
+            (written if i < num_written else read).update(own)
+    return name, read, written
 
 
 @contextmanager
