@@ -52,8 +52,8 @@ help:
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-pack  compile what a run on a GPU needs into build/gpu-pack, to be taken along; WHEELS=\"FILE ...\" of peers"
 	@echo "make gpu-test  run the tests of a GPU, with the torch that is installed; make gpu-bench times the kernels,"
-	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations, make gpu-profile the phases of"
-	@echo "               a step; none takes more than 9 minutes"
+	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations, make gpu-profile the phases"
+	@echo "               and the kernels of a step; none takes more than 9 minutes"
 	@echo "make launches  count the kernels of a step on a GPU, by phase, without one; fails above a budget"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
 	@echo "make tidy      look for mistakes in the C++ with clang-tidy (two minutes)"
@@ -252,6 +252,7 @@ gpu-profile: gpu-build
 	    echo "--algorithm $$search"; $(GPU_PROFILE) --algorithm $$search || true; \
 	done 2>&1 | tee $(GPU_OUT)/gpu-profile.log
 	-@$(GPU_PROFILE) --algorithm fixed --width 5 --repeats 1 --trace $(GPU_OUT)/gpu-trace.json
+	-@$(RUN_FOR) 60 $(PYTHON) -m benchmarks.gpu.kernels_of_a_step --minutes 0.7
 
 clean:
 	rm -rf $(VENV) $(OLDEST) docs/_build $(PAGE)/node_modules $(PAGE)/dist build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
