@@ -80,10 +80,9 @@ def uploaded(numbers: np.ndarray, device: torch.device) -> Tensor:
 
 def begin_copy(tensor: Tensor) -> tuple[Tensor, torch.cuda.Event]:
     """Begin to copy a tensor to the host. Returns the copy, and what says that it is there."""
-    idle = _idle.get((tensor.shape, tensor.dtype, tensor.device))
-    if idle:
-        copy, event = idle.pop()
-    else:
+    try:
+        copy, event = _idle[tensor.shape, tensor.dtype, tensor.device].pop()
+    except (KeyError, IndexError):
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         event = torch.cuda.Event()
     copy.copy_(tensor, non_blocking=True)
