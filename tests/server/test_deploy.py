@@ -13,6 +13,8 @@ import yaml
 from dockerfile_parse import DockerfileParser
 
 from pybeam.cli.serve import ENVIRONMENT, serve
+from pybeam.server.endpoints.operations import router as operations
+from pybeam.server.lifecycle import LAST_SECONDS
 from pybeam.server.metrics import Metrics
 from pybeam.serving import ServiceStatus
 from support.paths import ROOT
@@ -46,6 +48,26 @@ def options_of(command: list[str]) -> dict[str, str]:
     serve.make_context("serve", list(command), resilient_parsing=False)
     pairs = zip(command[::2], command[1::2], strict=True)
     return {name: value for name, value in pairs if name in OPTIONS}
+
+
+def minimum_seconds_to_stop(shutdown_timeout: float) -> float:
+    """After that time what is left is cancelled, and answers are written."""
+    return shutdown_timeout + 2 * LAST_SECONDS
+
+
+def manifests() -> dict[str, dict]:
+    """The documents of the manifest, by kind."""
+    found = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
+    kinds = {one["kind"]: one for one in found}
+    assert len(kinds) == len(found)
+    return kinds
+
+
+def config_of(path) -> dict:
+    """The options in a file for `--config`, as the command takes them."""
+    context = serve.make_context("serve", ["--config", str(path)])
+    assert isinstance(context, click.Context)
+    return context.params
 
 
 def compose() -> dict:
@@ -112,7 +134,10 @@ def test_the_build_reads_files_that_exist():
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
     kept = [line[1:] for line in lines if line.startswith("!")]
     assert kept and all((ROOT / name).exists() for name in kept)
-    assert {"setup.py", "pyproject.toml", "pybeam", "csrc"} <= set(kept)
+    links = [path.resolve() for path in (ROOT / "pybeam").iterdir() if path.is_symlink()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {"setup.py", "pyproject.toml", "pybeam", "csrc", *project["license-files"]}
+    assert links and needed | {path.relative_to(ROOT).as_posix() for path in links} <= set(kept)
 
 
 def test_compose_refers_to_files_ports_and_options_that_exist():
@@ -128,7 +153,8 @@ def test_compose_refers_to_files_ports_and_options_that_exist():
     options = options_of(server["command"])
     mounted, at = server["volumes"][0].split(":")[:2]
     assert (DEPLOY / mounted / options["--model"].removeprefix(f"{at}/") / "config.json").exists()
-    assert int(server["stop_grace_period"].rstrip("s")) > float(options["--shutdown-timeout"])
+    needed = minimum_seconds_to_stop(float(options["--shutdown-timeout"]))
+    assert int(server["stop_grace_period"].rstrip("s")) > needed
     scraped = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text("utf-8"))["scrape_configs"][0]
     assert scraped["static_configs"][0]["targets"] == [f"pybeam:{DEFAULT['port']}"]
 
@@ -138,9 +164,104 @@ def test_the_unit_starts_the_server_with_the_config_that_stands_beside_it():
     assert (program.rpartition("/")[2], command) == ("pybeam", "serve")
     assert options[0] == "--config" and options[1].endswith("/serve.toml")
     config = tomllib.loads((DEPLOY / "serve.toml").read_text("utf-8"))
-    context = serve.make_context("serve", ["--config", str(DEPLOY / "serve.toml")])
-    assert isinstance(context, click.Context) and context.params["model"] == tuple(config["model"])
-    assert float(unit()["TimeoutStopSec"]) > config["shutdown-timeout"]
+    assert config_of(DEPLOY / "serve.toml")["model"] == tuple(config["model"])
+    needed = minimum_seconds_to_stop(config["shutdown-timeout"])
+    assert float(unit()["TimeoutStopSec"]) > needed
+
+
+def test_kubernetes_mounts_what_the_server_reads(tmp_path):
+    kinds = manifests()
+    [(name, text)] = kinds["ConfigMap"]["data"].items()
+    (tmp_path / name).write_text(text)
+    options, pod = config_of(tmp_path / name), kinds["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    assert len(volumes) == len(mounts) and {*volumes} == {*mounts.values()}
+    flag, path = container["args"]
+    config, keys = path.rpartition("/")[0], options["keys"].rpartition("/")[0]
+    assert flag == "--config" and path == f"{config}/{name}"
+    assert volumes[mounts[config]]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
+    # as the head of the file makes it
+    made = f"generic {volumes[mounts[keys]]['secret']['secretName']} --from-file=keys.toml"
+    assert options["keys"].endswith("/keys.toml")
+    assert made in (DEPLOY / "kubernetes.yaml").read_text("utf-8")
+    [model] = options["model"]
+    assert model.partition("=")[2].rpartition("/")[0] in mounts and "/tmp" in mounts
+    for kind in ("requests", "limits"):
+        assert int(container["resources"][kind]["cpu"]) == options["threads"]
+
+
+def test_kubernetes_asks_and_stops_the_server_as_it_wants(tmp_path):
+    kinds = manifests()
+    template = kinds["Deployment"]["spec"]["template"]
+    pod, [container] = template["spec"], template["spec"]["containers"]
+    [port] = container["ports"]
+    assert port["containerPort"] == DEFAULT["port"]
+    known = {route.path for route in operations.routes}
+    probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness")}
+    assert {one["path"] for one in probes.values()} == {"/ready"} < known
+    alive = container["livenessProbe"]["httpGet"]
+    assert alive["path"] == "/health" and "/health" in known
+    for one in (
+        alive,
+        *probes.values(),
+        {"port": kinds["Service"]["spec"]["ports"][0]["targetPort"]},
+    ):
+        assert one["port"] == port["name"]
+    scraped = {name.partition("/")[2]: v for name, v in template["metadata"]["annotations"].items()}
+    assert scraped == {"scrape": "true", "port": str(DEFAULT["port"]), "path": "/metrics"}
+    assert scraped["path"] in known
+    # it asks by the address of a pod, which no name allows
+    assert "allow-host" not in kinds["ConfigMap"]["data"]["serve.toml"]
+    sleep, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    options = tomllib.loads(kinds["ConfigMap"]["data"]["serve.toml"])
+    needed = float(seconds) + minimum_seconds_to_stop(options["shutdown-timeout"])
+    assert sleep == "sleep" and pod["terminationGracePeriodSeconds"] > needed
+    assert options["shutdown-timeout"] >= options["timeout"]
+
+
+def test_kubernetes_gives_the_server_no_rights():
+    pod = manifests()["Deployment"]["spec"]["template"]["spec"]
+    user = re.search(r"^USER (\d+)$", DOCKERFILE.read_text("utf-8"), re.M)[1]
+    assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+    assert pod["securityContext"]["runAsUser"] == int(user)
+    own = pod["containers"][0]["securityContext"]
+    assert own["readOnlyRootFilesystem"] and own["capabilities"] == {"drop": ["ALL"]}
+    assert own["allowPrivilegeEscalation"] is False
+    # its variables would be options
+    assert pod["enableServiceLinks"] is False and ENVIRONMENT == "PYBEAM_SERVE"
+
+
+def test_kubernetes_names_its_parts_as_they_are():
+    kinds = manifests()
+    name, spec = kinds["Deployment"]["metadata"]["name"], kinds["Deployment"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels == kinds["Service"]["spec"]["selector"]
+    assert kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    scaler = kinds["HorizontalPodAutoscaler"]["spec"]
+    assert (scaler["scaleTargetRef"]["kind"], scaler["scaleTargetRef"]["name"]) == (
+        "Deployment",
+        name,
+    )
+    # which would undo what the autoscaler does
+    assert "replicas" not in spec
+
+
+def test_the_autoscaler_reads_a_metric_that_the_adapter_makes_of_the_servers():
+    adapter = yaml.safe_load((DEPLOY / "prometheus-adapter.yaml").read_text("utf-8"))
+    [rule] = adapter["rules"]["custom"]
+    [found] = [
+        one["pods"]["metric"]["name"]
+        for one in manifests()["HorizontalPodAutoscaler"]["spec"]["metrics"]
+        if one["type"] == "Pods"
+    ]
+    assert rule["name"]["as"] == found
+    named = set(re.findall(r"pybeam:\w+", rule["metricsQuery"]))
+    base = "pybeam:request_queue_time_seconds"
+    assert named == {f"{base}_sum", f"{base}_count"} <= exported()
+    assert rule["seriesQuery"].startswith(f"{base}_sum{{")
+    assert {*rule["resources"]["overrides"]} == {"namespace", "pod"}
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
