@@ -38,4 +38,4 @@ def role_of(kernel: str) -> str:
 
 def short_name(kernel: str) -> str:
     """The name without types and templates, which have hundreds of letters."""
-    return re.sub(r"^void |<.*|\(.*", "", kernel.replace("(anonymous namespace)", ""))
+    return re.sub(r"^void |<.*|\(.*", "", kernel.replace("(anonymous namespace)::", ""))

@@ -73,8 +73,9 @@ def replayed(
 def uploaded(numbers: np.ndarray, device: torch.device) -> Tensor:
     """Return numbers on the device. The host does not wait."""
     tensor = torch.from_numpy(numbers)
-    if device.type == "cpu":
-        return tensor
+    # of other devices none can wait
+    if device.type != "cuda":
+        return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
