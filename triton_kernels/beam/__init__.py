@@ -28,7 +28,9 @@ BLOCK_REPORTED = 32
 WARP_ENTRIES = 256
 # survivors that finish are read a few at a time, one by each thread
 WARP_SIZE = 32
+# live nodes that a program holds at a time, and of these one warp
 TILE_WORDS = 2048
+WARP_CELLS = 64
 # rows of a beam that one warp moves
 WARP_ROWS = 128
 MAX_WARPS = 16
@@ -169,13 +171,15 @@ def _commit(
     has_paths = mask_words == 0
     block_rows = max(16, triton.next_power_of_2(tree.row_node.shape[1]))
     num_warps = min(triton.cdiv(block_rows, WARP_ROWS), MAX_WARPS)
+    # a beam of few rows has few nodes
+    block_cells = TILE_WORDS // 2 if has_paths else min(TILE_WORDS, 16 * block_rows)
     inherit_kernel[(num_sources,)](
         *arguments,
         slot.new_empty(num_sources, tree.live_cell.shape[1]) if has_paths else None,
         MASK_WORDS=mask_words,
         BLOCK_ROWS=block_rows,
-        BLOCK_CELLS=TILE_WORDS // (2 if has_paths else block_rows),
-        num_warps=max(4, num_warps) if has_paths else 4,
+        BLOCK_CELLS=block_cells,
+        num_warps=max(4, num_warps) if has_paths else min(block_cells // WARP_CELLS, MAX_WARPS),
     )
     commit_kernel[(num_sources,)](
         *arguments,

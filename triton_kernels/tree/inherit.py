@@ -70,15 +70,6 @@ def inherit_kernel(
         )
     else:
         num_kept = inherit_masks(
-            tree,
-            numbers,
-            i_slot,
-            m_live,
-            b_parent,
-            num_live,
-            num_free,
-            MASK_WORDS,
-            BLOCK_ROWS,
-            BLOCK_CELLS,
+            tree, survivors, numbers, i_slot, num_live, num_free, MASK_WORDS, BLOCK_CELLS
         )
     store_lists(tree, numbers, p_needed, i_slot, m_live, num_live, num_kept, num_free)

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.arithmetic import exclusive_sum
+from pybeam.triton_kernels.tree.survivors import span_of, survivors_at
 
 
 @triton.jit
@@ -15,16 +16,32 @@ def row_bits(m_row, word: tl.constexpr, BLOCK_ROWS: tl.constexpr):
 
 
 @triton.jit
+def inherited_word(
+    survivors, numbers, b_word, b_word_1, word: tl.constexpr, MASK_WORDS: tl.constexpr
+):
+    """Return a word of the new masks of nodes: the bits of rows whose parents saw a node."""
+    first, num_rows = span_of(survivors, numbers)
+    b_new = tl.zeros_like(b_word)
+    # one row after another, so that a node needs no more than its thread has
+    for i_row in range(64 * word, tl.minimum(num_rows, 64 * word + 64)):
+        _, _, is_live, parent = survivors_at(survivors, numbers, first, num_rows, i_row)
+        b_old = b_word
+        if MASK_WORDS == 2:
+            b_old = tl.where(parent >= 64, b_word_1, b_word)
+        b_sees = (b_old >> (parent & 63).to(tl.int64)) & (is_live & (parent >= 0)).to(tl.int64)
+        b_new |= b_sees << (i_row - 64 * word)
+    return b_new
+
+
+@triton.jit
 def inherit_masks(
     tree,
+    survivors,
     numbers,
     i_slot,
-    m_live,
-    b_parent,
     num_live,
     num_free,
     MASK_WORDS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
     """Give every live node the masks of its rows' children. A node that no row sees frees its cell.
@@ -32,10 +49,6 @@ def inherit_masks(
     Returns how many nodes stay.
     """
     max_live, max_free = numbers.max_live, numbers.max_free
-    m_inherits = m_live & (b_parent >= 0)
-    b_bits = row_bits(m_inherits, 0, BLOCK_ROWS)
-    b_bits_1 = row_bits(m_inherits, 1, BLOCK_ROWS)
-    b_shift = (b_parent & 63).to(tl.int64)
     p_live_cell = tree.live_cell + i_slot * max_live
     p_live_mask = tree.live_mask + i_slot * max_live * MASK_WORDS
     p_free_cell = tree.free_cell + i_slot * max_free
@@ -45,16 +58,14 @@ def inherit_masks(
         m_old = o_live < num_live
         b_cell = tl.load(p_live_cell + o_live, mask=m_old, other=0)
         p_word = p_live_mask + o_live.to(tl.int64) * MASK_WORDS
-        b_word = tl.load(p_word, mask=m_old, other=0)[:, None]
+        b_word = tl.load(p_word, mask=m_old, other=0)
+        b_word_1 = b_word
         if MASK_WORDS == 2:
-            b_word_1 = tl.load(p_word + 1, mask=m_old, other=0)[:, None]
-            b_word = tl.where((b_parent >= 64)[None, :], b_word_1, b_word)
-        # [cells, rows]: the parent of the row saw the cell; each row adds its own bit
-        m_sees = (b_word >> b_shift[None, :]) & 1 != 0
-        b_new = tl.sum(tl.where(m_sees, b_bits[None, :], 0), 1)
+            b_word_1 = tl.load(p_word + 1, mask=m_old, other=0)
+        b_new = inherited_word(survivors, numbers, b_word, b_word_1, 0, MASK_WORDS)
         b_any = b_new
         if MASK_WORDS == 2:
-            b_new_1 = tl.sum(tl.where(m_sees, b_bits_1[None, :], 0), 1)
+            b_new_1 = inherited_word(survivors, numbers, b_word, b_word_1, 1, MASK_WORDS)
             b_any = b_new | b_new_1
         m_kept = b_any != 0
         b_kept = m_kept.to(tl.int32)

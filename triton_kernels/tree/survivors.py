@@ -31,14 +31,26 @@ LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 @triton.jit
 def survivors_of(survivors, numbers, BLOCK_ROWS: tl.constexpr):
     """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
-    i_source, max_rows = tl.program_id(0), numbers.max_rows
+    first, num_rows = span_of(survivors, numbers)
+    return survivors_at(survivors, numbers, first, num_rows, tl.arange(0, BLOCK_ROWS))
+
+
+@triton.jit
+def span_of(survivors, numbers):
+    """Return where the survivors of a source that become rows begin, and how many there are."""
+    i_source = tl.program_id(0)
     first = tl.maximum(tl.load(survivors.num_finished + i_source), 0)
     num_rows = tl.minimum(tl.load(survivors.count + i_source), numbers.capacity) - first
-    o_row = tl.arange(0, BLOCK_ROWS)
-    m_row = o_row < tl.minimum(num_rows, max_rows)
-    o_survivor = i_source.to(tl.int64) * numbers.capacity + first + o_row
+    return i_source.to(tl.int64) * numbers.capacity + first, tl.minimum(num_rows, numbers.max_rows)
+
+
+@triton.jit
+def survivors_at(survivors, numbers, first, num_rows, o_row):
+    """`survivors_of`, for some rows or one."""
+    m_row = o_row < num_rows
+    o_survivor = first + o_row
     b_parent = tl.load(survivors.parent + o_survivor, mask=m_row, other=-1)
-    b_parent = tl.where((b_parent >= 0) & (b_parent < max_rows), b_parent, -1)
+    b_parent = tl.where((b_parent >= 0) & (b_parent < numbers.max_rows), b_parent, -1)
     m_live = m_row & (tl.load(survivors.token + o_survivor, mask=m_row, other=0) != numbers.eos_id)
     return o_survivor, m_row, m_live, b_parent
 
