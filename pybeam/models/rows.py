@@ -69,8 +69,8 @@ class Rows:
     def history(self) -> Tensor:
         """The tokens of every row, start token first: [R, T] int32, padded with -1 on the right.
 
-        T is the room in the token tree. It changes only when arrays are replaced, so that a step which reads
-        this may be captured. (`longest` may be less, but would be a constant in a captured step.)
+        T is the room in the token tree, which a captured step has as a constant. (`longest` may be less, but
+        changes from step to step.)
         """
         return self.tree.paths(self.row_slot, self.node)
 

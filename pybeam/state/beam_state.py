@@ -62,9 +62,9 @@ class BeamState(LiveArrays):
             self.forget()
 
     @property
-    def options(self) -> tuple[bool, ...]:
-        """The rules that a captured step has as constants, beside the sizes of its arguments."""
-        return *vars(self.active).values(), self.can_narrow
+    def options(self) -> tuple[int, ...]:
+        """The rules, and the room for tokens, that a captured step has as constants beside its arrays."""
+        return *vars(self.active).values(), self.can_narrow, self.tree.length
 
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """Start these beams, each with one row, the start token, in an empty slot.

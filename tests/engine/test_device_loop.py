@@ -208,6 +208,22 @@ def test_decoders_with_graphs_take_turns(transformer, graph_memory, monkeypatch)
     assert_alike(decode(third), expected)
 
 
+def test_no_graph_is_replayed_with_room_for_more_tokens(transformer, graph_memory):
+    """A wide search has had as many nodes as a narrow one that is longer, so that no array is replaced."""
+    chain = (processors.no_repeat_ngram(2),)
+    algorithm = pybeam.greedy(min_length=9, max_length=10, processors=chain)
+    wide, long = pybeam.Request([5, 7], width=20, max_length=3, min_length=0), [5, 7]
+    expected, _ = run(Workspace(transformer, algorithm, torch_beams()), pybeam.Fifo(1), [long])
+    workspace = Workspace(transformer, algorithm, torch_beams())
+    capture = Replays(workspace)
+    workspace.graphs = StepGraphs(capture)
+    run(workspace, pybeam.Fifo(1), [wide], reads_late=True)
+    # it checks that the room is that of the capture
+    results, _ = run(workspace, pybeam.Fifo(1), [long], reads_late=True)
+    assert_alike(results, expected)
+    assert capture.num_replays > 0
+
+
 def test_a_step_that_waits_is_never_captured(transformer, graph_memory):
     def waits(logits, rows):
         return logits + 0.0 * float(logits.max())

@@ -179,9 +179,11 @@ class Replays(CudaCapture):
         self.num_captures = self.num_replays = 0
 
     def addresses(self) -> list[int]:
+        """Those of all arrays, and the room for tokens: a graph has all of them as constants."""
         # as they are, and not as the workspace remembers them
         state, session = self.workspace.state, self.workspace.session
-        return [buffer.data_ptr() for buffer in (*state.buffers(), *session.buffers())]
+        buffers = (*state.buffers(), *session.buffers())
+        return [*(buffer.data_ptr() for buffer in buffers), state.tree.length]
 
     def __call__(self, step, slot) -> Captured:
         self.num_captures += 1
