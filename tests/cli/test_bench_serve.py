@@ -33,7 +33,7 @@ def bodies(server: LateServer) -> list[dict]:
 
 
 def interrupted(server: LateServer, end) -> threading.Thread:
-    """A thread that calls `end` when the server has been asked."""
+    """A thread that calls `end` when an answer counts, and the one client waits for another."""
 
     def wait() -> None:
         while len(server.received) < 3:
@@ -125,7 +125,7 @@ def test_ctrl_c_prints_what_is_measured(capsys, texts):
 def test_the_end_of_a_process_prints_what_is_measured(texts):
     server = LateServer(OK, pause=0.01)
     command = [sys.executable, "-m", "pybeam", "bench-serve", server.url, "--input", texts]
-    options = ["--rate", "100", "--warm-up", "0"]
+    options = ["--clients", "1", "--warm-up", "0"]
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
