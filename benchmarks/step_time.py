@@ -93,6 +93,7 @@ class StepTime:
             "n": len(sources),
             "width": self._width,
             "repeats": len(seconds),
+            "step µs": us,
             "length": [(first + last) / 2 for (first, _), (last, _) in pairs],
             "step_ms": step_ms,
         }

@@ -11,7 +11,16 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.gpu import forecast
-from benchmarks.gpu.forecast import GAP_US, KERNEL_US, MACHINES, Machine, Network, Part, Work
+from benchmarks.gpu.forecast import (
+    ALONE_US,
+    GAP_US,
+    KERNEL_US,
+    MACHINES,
+    Machine,
+    Network,
+    Part,
+    Work,
+)
 
 # the rates that stand for a machine whose rates are not known
 DEFAULT = "H200"
@@ -54,9 +63,11 @@ def of_step(network: Network, sources: float, beam: float, dtype: str) -> Expect
 
 
 def of_phase(network: Network, sources: int, beam: int, dtype: str, phase: str) -> Expected:
-    """A phase of that step; `phase` is a column of the counted launches."""
+    """A phase of that step, in a graph of its own; `phase` is a column of the counted launches."""
     roles = {"model": {"product", "attention", "norm"}, "select": {"select"}}.get(phase, set())
-    return _of_parts(network, (sources, beam, dtype), lambda part: part.role in roles, phase)
+    sizes = sources, beam, dtype
+    own = _of_parts(network, sizes, lambda part: part.role in roles, phase)
+    return own._replace(forecast=own.forecast + ALONE_US)
 
 
 def _of_parts(

@@ -30,6 +30,8 @@ READ_SHARE, MULTIPLY_SHARE = 0.87, 0.75
 ONE_KERNEL_READ_SHARE = 0.78
 # between the end of a kernel and the start of the next one in a CUDA graph
 GAP_US = 0.4
+# of a graph that is replayed alone, before its first kernel and behind its last one
+ALONE_US = 3.0
 # of a kernel beside its work, from its first instruction to its last: loads that wait for one another. The
 # product is cuBLAS's
 KERNEL_US = {
