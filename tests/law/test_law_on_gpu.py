@@ -140,7 +140,7 @@ def rows() -> Iterator[dict[str, str]]:
     yield from rounded
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: str(Case(row)))
+@pytest.mark.parametrize("row", list(rows()), ids=lambda row: str(Case(row)))
 def test_every_two_values(row, place):
     if place.type != "cuda" and row["weights"] in NEAR_ROUNDED:
         reason = "activations are float32 on a CPU, and Triton takes no rounded keys beside them"
