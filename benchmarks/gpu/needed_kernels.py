@@ -60,6 +60,12 @@ def of_steps(model: Model, shapes=SHAPES, searches=SEARCHES) -> None:
             work = step.work
             work.state.finished(slots, [1] * num_beams, LONGEST, wants_log_probs=False)
             work.close(slots, num_beams)
+            if name == "fixed_beam":
+                # it plans in another way, and all else is the same
+                streaming = pybeam.Streaming(num_beams)
+                OneStep(
+                    model, algorithm(width), triton_backend, tokens, LONGEST, schedule=streaming
+                )()
 
 
 def network(name: str, dtype: str, folder: Path) -> Model:
