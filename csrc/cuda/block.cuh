@@ -66,7 +66,7 @@ __device__ inline Rank block_rank(bool flag) {
 // Calls use(i, load(i)) for every i below `number`, with several loads of a thread on their way.
 template <class Load, class Use>
 __device__ void for_each_loaded(int number, Load load, Use use) {
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = 2;
 #pragma unroll 1
     for (int first = threadIdx.x; first < number; first += kAtOnce * kThreads) {
         decltype(load(0)) loaded[kAtOnce];

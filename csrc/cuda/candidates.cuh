@@ -51,28 +51,41 @@ struct Candidates {
     }
 };
 
-__device__ inline int num_better_of_parent(const Candidates& list, int count, const Key& own) {
+// Each candidate is compared with the others by so many threads.
+constexpr int kComparing = 8;
+
+// How many candidates come before the one at `i`.
+template <class Before>
+__device__ int num_before(const Candidates& list, int count, int i, Before before) {
+    const Key own = i < count ? list.key[i] : Key{0, 0};
     int number = 0;
-#pragma unroll 4
-    for (int i = 0; i < count; ++i) {
-        const Key other = list.key[i];
-        number += other.parent() == own.parent() && other.lower > own.lower;
+#pragma unroll 1
+    for (int j = threadIdx.x % kComparing; j < count; j += kComparing) {
+        number += before(list.key[j], own);
+    }
+    for (int step = kComparing / 2; step > 0; step /= 2) {
+        number += __shfl_xor_sync(kAllLanes, number, step);
     }
     return number;
 }
 
 // Removes all candidates of a parent but its `limit` best ones.
 __device__ inline void limit_parents(Candidates& list, int count, int limit) {
+    static_assert(kRoom * kComparing / kThreads <= 32);
     unsigned beyond = 0;  // bits of this thread's candidates
+    const int begin = threadIdx.x / kComparing, step = kThreads / kComparing;
+    const auto is_better = [](const Key& other, const Key& own) {
+        return other.parent() == own.parent() && other.lower > own.lower;
+    };
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += kThreads) {
-        const bool is_beyond = num_better_of_parent(list, count, list.key[i]) >= limit;
-        beyond |= unsigned{is_beyond} << i / kThreads;
+    for (int first = 0; first < count; first += step) {
+        const int number = num_before(list, count, first + begin, is_better);
+        beyond |= unsigned{number >= limit} << first / step;
     }
     __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += kThreads) {
-        if (beyond >> i / kThreads & 1) list.key[i].upper = 0;
+    for (int i = begin; i < count; i += step, beyond >>= 1) {
+        if (threadIdx.x % kComparing == 0 && (beyond & 1)) list.key[i].upper = 0;
     }
     __syncthreads();
 }
@@ -80,24 +93,20 @@ __device__ inline void limit_parents(Candidates& list, int count, int limit) {
 // Puts the best `wanted` candidates, with `limit` of each parent at most, into `best`, in order.
 // Returns how many there are. `wanted` is at most kThreads.
 __device__ inline int rank(Candidates& list, int wanted, int limit) {
+    list.best[threadIdx.x].upper = 0;
     __syncthreads();
     const int count = min(list.count, kRoom);
     if (limit < wanted) limit_parents(list, count, limit);
-    int num_best = 0;
+    const int begin = threadIdx.x / kComparing, step = kThreads / kComparing;
+    const auto is_better = [](const Key& other, const Key& own) { return other > own; };
 #pragma unroll 1
-    for (int first = 0; first < count; first += kThreads) {
-        const int i = first + static_cast<int>(threadIdx.x);
-        int place = kThreads;
-        if (i < count && list.key[i].upper != 0) {
-            const Key own = list.key[i];
-            place = 0;
-#pragma unroll 4
-            for (int j = 0; j < count; ++j) place += list.key[j] > own;
-            if (place < wanted) list.best[place] = own;
-        }
-        num_best += __syncthreads_count(place < wanted);
+    for (int first = 0; first < count; first += step) {
+        const int i = first + begin, place = num_before(list, count, i, is_better);
+        const bool is_one = threadIdx.x % kComparing == 0 && i < count && place < wanted;
+        if (is_one && list.key[i].upper != 0) list.best[place] = list.key[i];
     }
-    return num_best;
+    __syncthreads();
+    return __syncthreads_count(list.best[threadIdx.x].upper != 0);
 }
 
 }  // namespace pybeam::cuda

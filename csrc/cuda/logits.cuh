@@ -42,18 +42,11 @@ struct Float32 {
     }
 
     __device__ static void put(Vector& v, int j, Bits bits) { v.word[j] = bits; }
-
-    __device__ static void drop_first(Vector& v) { v = {{v.word[1], v.word[2], v.word[3], 0}}; }
 };
 
 __device__ inline void put_half_word(Vector& v, int j, uint16_t bits) {
     const int shift = j % 2 * 16;
     v.word[j / 2] = (v.word[j / 2] & ~(0xffffu << shift)) | uint32_t{bits} << shift;
-}
-
-__device__ inline void drop_half_word(Vector& v) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v.word[i] = v.word[i] >> 16 | (i < 3 ? v.word[i + 1] << 16 : 0);
 }
 
 struct BFloat16 {
@@ -74,7 +67,6 @@ struct BFloat16 {
     }
 
     __device__ static void put(Vector& v, int j, Bits bits) { put_half_word(v, j, bits); }
-    __device__ static void drop_first(Vector& v) { drop_half_word(v); }
 };
 
 struct Float16 {
@@ -94,10 +86,19 @@ struct Float16 {
     }
 
     __device__ static void put(Vector& v, int j, Bits bits) { put_half_word(v, j, bits); }
-    __device__ static void drop_first(Vector& v) { drop_half_word(v); }
 };
 
 template <class Logit>
 constexpr int kPerVector = kVectorBytes / sizeof(typename Logit::Bits);
+
+// The j-th number of a vector, for a j that the compiler does not know.
+template <class Logit>
+__device__ float number_at(const Vector& v, int j) {
+    using Bits = typename Logit::Bits;
+    const int bit = j * static_cast<int>(sizeof(Bits)) * 8;
+    const uint64_t first = uint64_t{v.word[1]} << 32 | v.word[0];
+    const uint64_t second = uint64_t{v.word[3]} << 32 | v.word[2];
+    return Logit::to_float(static_cast<Bits>((bit < 64 ? first : second) >> bit % 64));
+}
 
 }  // namespace pybeam::cuda

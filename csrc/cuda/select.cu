@@ -79,13 +79,14 @@ __global__ void __launch_bounds__(kThreads, 4)
     const auto leave_total = [&] {
         if (entry < 0) return;
         Total total = warp_total[0];
+#pragma unroll 1
         for (int warp = 1; warp < kWarps; ++warp) total = combine(total, warp_total[warp]);
         const Scratch scratch(p);
         scratch.total_of(entry, number) = total;
         if (number == 0) scratch.row[entry] = row;
     };
     if (!is_last_to_arrive(p.counter + beam, expected, leave_total)) return;
-    finish_beam<Logit>(p, beam, memory);
+    finish_beam<Logit, kVectors>(p, beam, memory);
 }
 
 int64_t vectors_of(const pybeam::SelectParams& p) {
@@ -105,15 +106,17 @@ cudaError_t launch_logit(const SelectParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-// Gives a thread many vectors unless some multiprocessors would have fewer than two blocks, or a
-// row would leave many threads without a vector.
+// Gives a thread many vectors, unless many threads of a row would be left without one. The most
+// are for rows enough to occupy all multiprocessors.
 SelectPlan plan_select(const pybeam::SelectParams& p, int num_multiprocessors) {
     for (const int vectors : {8, 4, 2}) {
         const int64_t num_vectors = vectors_of(p), per_slice = vectors * kThreads;
         const int64_t num_slices = (num_vectors + per_slice - 1) / per_slice;
         const bool is_full = num_slices * per_slice * 3 <= num_vectors * 4;
         const bool are_many = p.num_rows * num_slices >= 2 * num_multiprocessors;
-        if (vectors == 2 || (is_full && are_many)) return {vectors, static_cast<int>(num_slices)};
+        if (vectors == 2 || (is_full && (vectors == 4 || are_many))) {
+            return {vectors, static_cast<int>(num_slices)};
+        }
     }
     __builtin_unreachable();
 }

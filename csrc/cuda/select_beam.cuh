@@ -1,34 +1,30 @@
-// From the rows of a beam to its survivors.
+// From the rows of a beam to its best candidates, and to its survivors.
 #pragma once
 
 #include <cstdint>
 
 #include "candidates.cuh"
 #include "select_row.cuh"
+#include "survivors.cuh"
 
 namespace pybeam::cuda {
 
 constexpr float kLeastFinite = -__FLT_MAX__;
 
-struct Candidate {
-    float score;  // -inf: there is none
-    float log_prob;
-    int32_t parent;
-    int32_t token;
-    bool is_held;
-};
-
-__device__ constexpr Candidate kNone{kMinusInfinity, kMinusInfinity, -1, -1, false};
-
 // Each holds the largest score of some groups of a row, so that all of them stand for different
 // candidates, and no row has more of them than it may have candidates.
 constexpr int kBins = 2 * kThreads;
+
+struct Group {
+    int entry;
+    int number;  // among those of all slices of a row
+};
 
 // Lives in shared memory.
 struct BeamMemory {
     Candidates list;
     uint32_t bin[kBins];
-    uint32_t group[kRoom];
+    Group group[kRoom];
     int num_groups;
 };
 
@@ -52,7 +48,7 @@ __device__ inline float bin_bound(const uint32_t* bin, int num_bins, int wanted)
 }
 
 // The candidates of one beam. A block computes all of this together.
-template <class Logit>
+template <class Logit, int kVectors>
 struct Beam {
     const SelectParams& p;
     BeamMemory& memory;
@@ -98,6 +94,7 @@ struct Beam {
             const int lane = threadIdx.x % kLanes;
             const bool has_row = i < num_entries && !is_held(p, begin + i);
             Total total{kMinusInfinity, 0.0f};
+#pragma unroll 1
             for (int slice = lane; has_row && slice < scratch.num_slices; slice += kLanes) {
                 total = combine(total, scratch.total_of(begin + i, slice));
             }
@@ -113,35 +110,56 @@ struct Beam {
         return __syncthreads_or(has_nan);
     }
 
-    __device__ int num_peaks() const { return num_entries * scratch.num_slices * kSlicePeaks; }
-
-    // Calls use(i, entry, peaks) for all peaks of the beam.
+    // Calls use(i, number, peaks) for all peaks of the beam; `number` is that of the first of their
+    // groups. A warp takes the peaks of a slice, a lane those of four groups.
     template <class Use>
     __device__ void for_each_peaks(Use use) const {
-        const int per_entry = scratch.num_slices * kSlicePeaks;
-        const Peaks* peaks = scratch.peaks_of(begin, 0);
-        for_each_loaded(
-            num_peaks(), [&](int i) { return peaks[i]; },
-            [&](int i, const Peaks& own) { use(i, i / per_entry, own); });
+        static_assert(kSlicePeaks == kWarpSize);
+        constexpr int kAtOnce = 4;
+        const int num_slices = scratch.num_slices, all = num_entries * num_slices;
+        const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+        const int more_entries = kWarps / num_slices, more_slices = kWarps % num_slices;
+        const Peaks* peaks = scratch.peaks_of(begin, 0) + lane;
+        int i = warp / num_slices, slice = warp % num_slices;
+#pragma unroll 1
+        for (int first = warp; first < all; first += kAtOnce * kWarps) {
+            Peaks loaded[kAtOnce];
+#pragma unroll
+            for (int at = 0; at < kAtOnce; ++at) {
+                const int place = first + at * kWarps;
+                if (place < all) loaded[at] = peaks[place * kSlicePeaks];
+            }
+#pragma unroll 1
+            for (int place = first; place < min(first + kAtOnce * kWarps, all); place += kWarps) {
+                use(i, slice * kGroups + 4 * lane, loaded[0]);
+#pragma unroll
+                for (int at = 1; at < kAtOnce; ++at) loaded[at - 1] = loaded[at];
+                i += more_entries;
+                slice += more_slices;
+                if (slice >= num_slices) slice -= num_slices, ++i;
+            }
+        }
     }
 
     // A bound for every entry that its candidates reach if they are among the best of the beam.
     __device__ void bound_entries() const {
-        const int per_entry = scratch.num_slices * kSlicePeaks;
-        const auto put = [&](int entry, int i, float score) {
-            if (!(score >= kLeastFinite)) return;
-            uint32_t* bin = memory.bin + ((entry * row_bins + i % row_bins) & (num_bins - 1));
-            atomicMax(bin, ordered_bits(score));
+        const auto put = [&](int bin, float score) {
+            if (score >= kLeastFinite) {
+                atomicMax(&memory.bin[bin & (num_bins - 1)], ordered_bits(score));
+            }
         };
-        // few bins take the largest peak of four groups
-        const int num_peaks = row_bins <= per_entry ? 1 : 4;
-        for_each_peaks([&](int i, int number, Peaks peaks) {
-            const Entry entry = scratch.entry[begin + number];
-            const int place = (i - number * per_entry) * num_peaks;
-            if (num_peaks == 1) peaks.of[0] = peaks.largest();
+        const int lane_bin = static_cast<int>(threadIdx.x) % kWarpSize % row_bins;
+        for_each_peaks([&](int i, int group, Peaks peaks) {
+            const Entry entry = scratch.entry[begin + i];
+            const int bin = i * row_bins;
+            // few bins take the largest peak of four groups
+            if (row_bins <= kWarpSize) {
+                put(bin + lane_bin, score_of(entry, peaks.largest()));
+                return;
+            }
 #pragma unroll 1
-            for (int j = 0; j < num_peaks; ++j) {
-                put(number, place + j, score_of(entry, peaks.of[0]));
+            for (int j = 0; j < 4; ++j) {
+                put(bin + (group + j) % row_bins, score_of(entry, peaks.of[0]));
                 peaks.drop_first();
             }
         });
@@ -190,14 +208,14 @@ struct Beam {
             const Key own = single(i);
             if (own.upper != 0) memory.list.add(own);
         }
-        for_each_peaks([&](int i, int number, Peaks peaks) {
-            const Entry entry = scratch.entry[begin + number];
+        for_each_peaks([&](int i, int group, Peaks peaks) {
+            const Entry entry = scratch.entry[begin + i];
             if (!(score_of(entry, peaks.largest()) >= entry.bound)) return;
 #pragma unroll 1
             for (int j = 0; j < 4; ++j) {
                 if (score_of(entry, peaks.of[0]) >= entry.bound) {
                     const int place = atomicAdd(&memory.num_groups, 1);
-                    if (place < kRoom) memory.group[place] = 4 * i + j;
+                    if (place < kRoom) memory.group[place] = {i, group + j};
                 }
                 peaks.drop_first();
             }
@@ -211,39 +229,39 @@ struct Beam {
 
     // Lists the tokens of the groups that are listed.
     __device__ void list_tokens() const {
-        struct Place {
-            int entry;
-            int32_t vector;
-        };
-        const int per_group = 2 * p.plan.vectors;
-        const auto place_of = [&](int i) {
-            const uint32_t group = memory.group[i / per_group], own = i % per_group;
-            const uint32_t slice = group / kGroups;
-            const uint32_t thread = group % kGroups * 2 + own % 2;
-            const uint32_t first = slice % scratch.num_slices * p.plan.vectors * kThreads;
-            return Place{static_cast<int>(slice / scratch.num_slices),
-                         static_cast<int32_t>(first + own / 2 * kThreads + thread)};
+        constexpr int kPerGroup = 2 * kVectors;
+        const auto place_of = [&](const Group& group, int i) {
+            const int thread = group.number % kGroups * 2 + i % 2;
+            const int slice = group.number / kGroups;
+            return (slice * kVectors + i % kPerGroup / 2) * kThreads + thread;
         };
         for_each_loaded(
-            memory.num_groups * per_group,
+            memory.num_groups * kPerGroup,
             [&](int i) {
-                const Place place = place_of(i);
-                const Row<Logit> row = row_of(place.entry);
-                if (place.vector >= row.num_vectors()) return Vector{};
-                return load_vector(row.vectors() + place.vector);
+                const Group group = memory.group[i / kPerGroup];
+                const Row<Logit> row = row_of(group.entry);
+                const int32_t place = place_of(group, i);
+                if (place >= row.num_vectors()) return Vector{};
+                return load_vector(row.vectors() + place);
             },
-            [&](int i, Vector vector) {
-                const Place place = place_of(i);
-                const Entry entry = scratch.entry[begin + place.entry];
-                if (!(score_of(entry, Logit::largest(vector)) >= entry.bound)) return;
-                const Row<Logit> row = row_of(place.entry);
-#pragma unroll 1
+            [&](int i, const Vector& vector) {
+                const Group group = memory.group[i / kPerGroup];
+                const Entry entry = scratch.entry[begin + group.entry];
+                unsigned reaching = 0;
+#pragma unroll
                 for (int j = 0; j < kPerVector<Logit>; ++j) {
-                    const int32_t token = row.token(place.vector, j);
-                    const float logit = Logit::at(vector, 0);
-                    const Key key = token_key(place.entry, entry, row, token, logit);
+                    const float score = score_of(entry, Logit::at(vector, j));
+                    reaching |= unsigned{score >= entry.bound} << j;
+                }
+                if (reaching == 0) return;
+                const Row<Logit> row = row_of(group.entry);
+                const int32_t place = place_of(group, i);
+#pragma unroll 1
+                for (; reaching != 0; reaching &= reaching - 1) {
+                    const int j = __popc((reaching & -reaching) - 1);
+                    const Key key = token_key(group.entry, entry, row, row.token(place, j),
+                                              number_at<Logit>(vector, j));
                     if (key.upper != 0) memory.list.add(key);
-                    Logit::drop_first(vector);
                 }
             });
     }
@@ -304,70 +322,12 @@ struct Beam {
     }
 };
 
-// The fate of this thread's candidate.
-struct Fate {
-    bool finishes;
-    bool goes_on;
-};
-
-__device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candidate& own,
-                              bool valid) {
-    const int place = threadIdx.x;
-    const bool ends = valid && p.eos.has(own.token), lives = valid && !ends;
-    switch (p.finishing) {
-        case Finishing::kNone:
-            return {false, valid};
-        case Finishing::kHeld: {
-            const int run = block_reduce(lives ? place : kThreads, Min{});
-            return {valid && place < run, valid && place >= run};
-        }
-        case Finishing::kShrink:
-            return {ends, lives};
-        case Finishing::kRefill:
-            break;
-    }
-    const int width = p.width[beam];
-    const Rank rank = block_rank(lives);
-    return {ends && place < width, lives && rank.before < width};
-}
-
-// Whether a number is less than the margin below the best. A negative margin keeps ties.
-__device__ inline bool is_within(float value, float best, float margin) {
-    const float floor = best - fabsf(margin);
-    return value > floor || (value == floor && margin < 0);
-}
-
-// Whether this thread's candidate, which does not end, passes the thresholds.
-__device__ inline bool passes(const SelectParams& p, int64_t beam, const Candidate& own,
-                              Fate fate) {
-    if (p.margin == nullptr && p.local_margin == nullptr) return fate.goes_on;
-    const bool counts = fate.goes_on || (fate.finishes && p.finishing == Finishing::kHeld);
-    float best = block_reduce(counts ? own.score : kMinusInfinity, Max{});
-    if (p.best_finished != nullptr) best = fmaxf(best, p.best_finished[beam]);
-    const bool has_log_prob = fate.goes_on && !own.is_held;
-    const float best_log_prob = block_reduce(has_log_prob ? own.log_prob : kMinusInfinity, Max{});
-    const float margin = p.margin == nullptr ? -kMinusInfinity : p.margin[beam];
-    const float local_margin = p.local_margin == nullptr ? -kMinusInfinity : p.local_margin[beam];
-    return fate.goes_on && is_within(own.score, best, margin) &&
-           (own.is_held || is_within(own.log_prob, best_log_prob, local_margin));
-}
-
-__device__ inline void write_survivor(const SelectParams& p, int64_t beam, int64_t column,
-                                      const Candidate& survivor) {
-    if (column >= p.capacity) return;
-    const int64_t i = beam * p.capacity + column;
-    p.token_out[i] = survivor.token;
-    p.parent_out[i] = survivor.parent;
-    p.score_out[i] = survivor.score;
-    p.log_prob_out[i] = survivor.log_prob;
-}
-
 // Ranks, finishes, prunes and writes the candidates of one beam.
-template <class Logit>
+template <class Logit, int kVectors>
 __device__ void finish_beam(const SelectParams& p, int number, BeamMemory& memory) {
     for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
     if (threadIdx.x == 0) memory.list.count = memory.num_groups = 0;
-    const Beam<Logit> beam(p, number, memory);
+    const Beam<Logit, kVectors> beam(p, number, memory);
     const bool has_nan = beam.combine_slices();
     const int count = has_nan || beam.wanted == 0 ? 0 : beam.rank_candidates();
     const bool has_own = static_cast<int>(threadIdx.x) < count;

@@ -135,6 +135,7 @@ __device__ inline Total combine(Total a, Total b) {
 // Combines the totals of so many neighbouring lanes, in the same order every time.
 template <int kLanes>
 __device__ Total combine_lanes(Total total) {
+#pragma unroll 1
     for (int step = kLanes / 2; step > 0; step /= 2) {
         const Total other{__shfl_xor_sync(kAllLanes, total.peak, step),
                           __shfl_xor_sync(kAllLanes, total.sum, step)};

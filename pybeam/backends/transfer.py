@@ -32,10 +32,9 @@ def all_to_device(arrays: Sequence, device: torch.device) -> list[Tensor]:
     if device.type == "cpu":
         return list(map(torch.from_numpy, parts))
     # only a GPU needs it
-    from pybeam.backends.pinned import packed, unpacked
+    from pybeam.backends.pinned import packed, unpacked, uploaded
 
-    there = packed(parts, device).to(device, non_blocking=True)
-    return unpacked(there, [part.shape for part in parts])
+    return unpacked(uploaded(packed(parts), device), [part.shape for part in parts])
 
 
 class HostCopy:

@@ -16,12 +16,11 @@ BEAM_OF_5 = SelectOptions(10, (2,), Finishing.REFILL)
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The kernel that is called for so many bytes of logits and these options, where both are there."""
+    """The kernel that is called for beams with these options, where both are there."""
 
-    def of(num_bytes: int, options: SelectOptions = BEAM_OF_5, is_cuda: bool = True) -> str:
-        return gpu_select.select(
-            SimpleNamespace(is_cuda=is_cuda, nbytes=num_bytes), None, None, None, options
-        )
+    def of(options: SelectOptions = BEAM_OF_5, is_cuda: bool = True) -> str:
+        logits = SimpleNamespace(is_cuda=is_cuda)
+        return gpu_select.select(logits, None, None, None, options)
 
     cuda = SimpleNamespace(select=lambda *_: "cuda")
     monkeypatch.setattr(gpu_select, "cuda_backend", lambda: cuda)
@@ -31,25 +30,24 @@ def taken(monkeypatch):
 
 def test_a_step_takes_the_kernel_that_was_faster(taken):
     assert triton.BEAM_FUNCTIONS.select is gpu_select.select
-    assert taken(320 * 42000 * 4) == "cuda"
-    assert taken(320 * 58101 * 4) == "triton"
-    assert taken(320 * 8000 * 2, is_cuda=False) == "triton"
+    assert taken() == "cuda"
+    assert taken(is_cuda=False) == "triton"
 
 
 def test_wide_beams_take_triton(taken):
     for capacity, num_eos, finishing, kernel in [
-        (256, 1, Finishing.REFILL, "cuda"),
-        (128, 8, Finishing.HELD, "cuda"),
-        (129, 1, Finishing.NONE, "triton"),
-        (256, 2, Finishing.REFILL, "triton"),
-        (258, 1, Finishing.REFILL, "triton"),
+        (128, 3, Finishing.REFILL, "cuda"),
+        (64, 8, Finishing.HELD, "cuda"),
+        (65, 1, Finishing.NONE, "triton"),
+        (128, 4, Finishing.REFILL, "triton"),
+        (130, 1, Finishing.REFILL, "triton"),
     ]:
-        assert taken(0, SelectOptions(capacity, range(num_eos), finishing)) == kernel
+        assert taken(SelectOptions(capacity, range(num_eos), finishing)) == kernel
 
 
 def test_triton_where_the_extension_has_no_such_kernel(taken, monkeypatch):
     monkeypatch.setattr(gpu_select, "cuda_backend", lambda: None)
-    assert taken(0) == "triton"
+    assert taken() == "triton"
 
 
 def test_an_extension_without_a_kernel_is_not_called(monkeypatch):
