@@ -294,16 +294,19 @@ class Decoder(InProcess):
 
         Memory is allocated for as many sources as the schedule decodes at once, but for 64 at most, and for 4
         recordings. On a GPU, kernels are compiled, which takes seconds for each where Triton's cache has
-        none, and the steps of these requests are captured. `Service.start` does it, too. Whether the
-        requests succeed does not matter: a model whose vocabulary is unknown may refuse them.
+        none, and what these requests need is captured: steps, encoders, and what opens and closes beams.
+        `Service.start` does it, too. Whether the requests succeed does not matter: a model whose vocabulary
+        is unknown may refuse them.
         """
         # few programs ask for it
-        from pybeam.engine.warm_up import some_requests
+        from pybeam.engine.warm_up import LENGTHS, some_requests
 
         requests = some_requests(self.model, min(self.schedule.n, 64))
-        # a captured step is asked for twice, and few rows have steps of their own
-        for number in (1, len(requests)) * 2:
-            self.decode(requests[:number], on_error="return")
+        # one length at a time, too: few rows have steps of their own, and few positions an encoder of theirs
+        batches = requests, *([one] for one in requests[: len(LENGTHS)])
+        # memory grows with the first, and what is captured is asked for twice
+        for batch in batches * 2:
+            self.decode(batch, on_error="return")
 
     def release(self) -> None:
         """Free the memory that is kept between calls: keys, values, beams, captured steps.

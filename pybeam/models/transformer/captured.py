@@ -1,7 +1,7 @@
 """The encoder as a captured program: the numbers of its sources are one array, of a size that comes back.
 
 Sources are padded with empty ones, positions with some that belong to no source: no row of another source
-sees them, and their keys and values go nowhere. Lines of cells are as long as those of the table.
+sees them, and their keys and values go nowhere. Lines of cells are as long as a power of two.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def encode(
     table.take(slots, lengths.tolist())
     cells, kept = table.lines(slots, lengths.tolist())
     num_sources, num_positions = _sizes(len(sources), len(kept))
-    width = table.cell.shape[1]
+    width = 1 << (cells.shape[1] - 1).bit_length()
     length = padded(lengths, num_sources)
     offset = np.concatenate(([0], length.cumsum()))
     position = np.arange(len(kept)) - offset[: len(sources)].repeat(lengths)
