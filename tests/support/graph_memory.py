@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
+from contextlib import contextmanager
 from itertools import count
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pybeam.backends import poison
 from pybeam.backends.waiting import WAITING
-from pybeam.engine.cuda_graphs import MAX_STREAMS, Captured, CudaCapture
+from pybeam.engine.cuda_graphs import MAX_STREAMS, Captured, CudaCapture, StepGraphs
 from pybeam.engine.workspace import Workspace
 
 
@@ -55,6 +57,7 @@ class GraphMemory:
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self._end_allocating)
+        _note_constants(monkeypatch)
 
     def workspace(self) -> _CublasWorkspace:
         """The workspace of the current stream; new ones are allocated where the stream allocates."""
@@ -160,6 +163,46 @@ class _Graph:
     __del__ = reset
 
 
+class _Constants(TorchDispatchMode):
+    """Notes what a graph of these operators has as constants: their names, shapes and numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add((str(func), _constant(args), _constant(sorted((kwargs or {}).items()))))
+        return func(*args, **(kwargs or {}))
+
+
+def _constant(value):
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(map(_constant, value))
+    # NaN is not equal to itself
+    return repr(value)
+
+
+def _note_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a capture know the constants of the step that ran without a graph before, under the same key."""
+    watched, add = StepGraphs.watched, StepGraphs._add
+    by_key: WeakKeyDictionary[StepGraphs, dict[Hashable, set]] = WeakKeyDictionary()
+
+    @contextmanager
+    def noted(graphs, key):
+        with watched(graphs, key), _Constants() as constants:
+            yield
+        by_key.setdefault(graphs, {}).setdefault(key, set()).update(constants.seen)
+
+    def added(graphs, key, step, slot):
+        graphs._capture.constants = by_key[graphs][key]
+        add(graphs, key, step, slot)
+
+    monkeypatch.setattr(StepGraphs, "watched", noted)
+    monkeypatch.setattr(StepGraphs, "_add", added)
+
+
 class _CopiedReport(Captured):
     """A GPU copies the report before it runs the next step; a CPU would read that of the next step."""
 
@@ -170,8 +213,10 @@ class _CopiedReport(Captured):
 class Replays(CudaCapture):
     """Capture and replay on a CPU, in a `GraphMemory`.
 
-    A "graph" runs the step again and checks that its memory has not changed.
+    A "graph" runs the step again and checks that its memory has not changed, nor any shape or number.
     """
+
+    constants: set[tuple] = frozenset()
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(torch.device("cpu"))
@@ -179,15 +224,13 @@ class Replays(CudaCapture):
         self.num_captures = self.num_replays = 0
 
     def addresses(self) -> list[int]:
-        """Those of all arrays, and the room for tokens: a graph has all of them as constants."""
         # as they are, and not as the workspace remembers them
         state, session = self.workspace.state, self.workspace.session
-        buffers = (*state.buffers(), *session.buffers())
-        return [*(buffer.data_ptr() for buffer in buffers), state.tree.length]
+        return [buffer.data_ptr() for buffer in (*state.buffers(), *session.buffers())]
 
     def __call__(self, step, slot) -> Captured:
         self.num_captures += 1
-        addresses = self.addresses()
+        addresses, known = self.addresses(), self.constants
 
         def recorded(slot):
             # what is captured does not run
@@ -200,7 +243,12 @@ class Replays(CudaCapture):
             assert self.addresses() == addresses, "a graph would write to memory that was replaced"
             self.num_replays += 1
             captured.replay()
-            made.report = step(slot)
+            with _Constants() as constants:
+                made.report = step(slot)
+            others = constants.seen - known
+            assert not others, (
+                f"a graph would go on with former constants, but now there is {others}"
+            )
 
         made = _CopiedReport(replay, captured.slot, captured.report)
         return made
