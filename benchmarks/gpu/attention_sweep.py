@@ -62,26 +62,22 @@ SHAPES = [Shape(heads, *beam, own) for heads in (16, 4) for beam in BEAMS for ow
 
 def variants_for(shape: Shape) -> list[tuple[Variant, int]]:
     """Variants, each with the most parts."""
-    make = partial(Variant, BLOCK_D=HEAD_SIZE)
-    small = [
-        (make(16, block_n, num_warps=warps, num_stages=stages, maxnreg=255), 1)
-        for block_n, warps, stages in (
-            *((32, 1, 2), (32, 1, 3), (16, 1, 2), (16, 1, 3), (32, 2, 2), (64, 2, 2)),
-            *((32, 4, 2), (64, 4, 2), (64, 4, 3), (32, 4, 3)),
-        )
+    low = [
+        *((8, 32, 1, 2, 255), (8, 32, 1, 2, 168), (8, 32, 1, 3, 255), (8, 16, 1, 2, 255)),
+        *((8, 32, 2, 2, 255), (8, 64, 2, 2, 255), (8, 32, 4, 2, 255)),
+        *((16, 32, 1, 2, 255), (16, 16, 1, 2, 255)),
     ]
-    if shape.width <= 16:
-        is_short = shape.num_sources == 1
-        return small + ([(variant, 2) for variant, _ in small[::6]] if is_short else [])
-    wide = [
-        (make(block_m, block_n, num_warps=warps, num_stages=stages, maxnreg=most), 1)
-        for block_m, block_n, warps, stages, most in (
-            *((64, 32, 4, 3, 168), (64, 32, 4, 2, 168), (64, 32, 4, 4, 168), (64, 64, 4, 2, 255)),
-            *((64, 64, 4, 3, 255), (64, 64, 8, 3, 255), (64, 16, 4, 4, 168), (32, 32, 2, 2, 255)),
-            *((32, 32, 2, 3, 255), (32, 64, 4, 2, 255)),
-        )
+    high = [
+        *((64, 32, 4, 2, 168), (64, 32, 4, 2, 128), (64, 32, 4, 3, 168), (64, 16, 4, 2, 168)),
+        *((64, 16, 4, 3, 168), (64, 16, 4, 4, 168), (64, 16, 4, 3, 128), (16, 32, 1, 2, 255)),
     ]
-    return wide + small[:2]
+    variants = [
+        Variant(block_m, block_n, HEAD_SIZE, *rest)
+        for block_m, block_n, *rest in (low if shape.width <= 8 else high)
+    ]
+    # few programs are split where lists are long
+    num_splits = (1, 2) if shape.num_sources == 1 else (1,)
+    return [(variant, num) for num in num_splits for variant in variants[:: 1 if num == 1 else 4]]
 
 
 class Inputs:
@@ -155,7 +151,7 @@ def compile_one(job: tuple[Shape, Variant, int]) -> None:
 def compile_all(shapes: list[Shape]) -> None:
     jobs = {
         # the number of sources and of heads is no constant
-        (shape.width > 16, shape.is_self, variant, splits > 1): (shape, variant, splits)
+        (shape.is_self, variant, splits > 1): (shape, variant, splits)
         for shape in shapes
         for variant, splits in variants_for(shape)
     }
@@ -195,7 +191,9 @@ def swept(shapes: list[Shape], device: torch.device, until: float) -> Iterator[d
 
 
 def name_of(row: dict) -> str:
-    names = {"BLOCK_M": "M", "BLOCK_N": "N", "num_warps": "w", "num_stages": "s", "num_splits": "/"}
+    names = dict(
+        BLOCK_M="M", BLOCK_N="N", num_warps="w", num_stages="s", maxnreg="r", num_splits="/"
+    )
     return " ".join(f"{short}{row[name]}" for name, short in names.items())
 
 

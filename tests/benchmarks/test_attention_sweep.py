@@ -35,7 +35,7 @@ def test_variants_are_launched_as_they_are_named(sweep, is_self):
 
 
 def test_table(sweep):
-    constants = dict(BLOCK_M=16, BLOCK_N=32, num_warps=1, num_stages=2, num_splits=1)
+    constants = dict(BLOCK_M=16, BLOCK_N=32, num_warps=1, num_stages=2, maxnreg=255, num_splits=1)
     rows = [
         dict(constants, shape="a", limit_us=1.0, us=4.0, error=0.0),
         dict(constants, shape="a", limit_us=1.0, us=5.0, error=0.0, BLOCK_N=64),

@@ -19,10 +19,10 @@ SIZES = (32, 64, 128, 256)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WORDS = (0, 1, 2)
 SPLITS = (1, 4)
-# rows per source: for tiles of 16, of 32 and of 64
-ROWS = (5, 20, 50)
+# rows per source: for tiles of 8, of 16, of 32 and of 64
+ROWS = (5, 12, 20, 50)
 # query rows per source, of whatever head: every tile that there is, and several of one source
-QUERIES = (5, 16, 17, 32, 33, 64, 500)
+QUERIES = (5, 8, 9, 16, 17, 32, 33, 64, 500)
 
 
 def in_turns(choices: list) -> list[tuple]:
@@ -69,7 +69,7 @@ def test_few_variants(size, itemsize):
     """`ROWS` has them all, so the tests below compile whatever a launch may choose."""
     chosen = {variant_of(num * 8, 8, size, itemsize) for num in QUERIES}
     assert chosen == {variant_of(num * 8, 8, size, itemsize) for num in ROWS}
-    assert len(chosen) == (1 if itemsize == 4 else 2 if size == 256 else 3)
+    assert len(chosen) == (1 if itemsize == 4 else {128: 3, 256: 2}[size] if size > 64 else 4)
 
 
 @pytest.mark.slow

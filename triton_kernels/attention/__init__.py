@@ -56,7 +56,8 @@ def tree_attention(
         variant = variant._replace(maxnreg=255)
         if variant.num_warps == 1 or variant.BLOCK_M * variant.BLOCK_D >= 8192:
             variant = variant._replace(BLOCK_N=16)
-    num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
+    block_m = variant.BLOCK_M
+    num_units = (num_rows * group + num_sources * (block_m - 1)) // block_m * num_key_heads
     place, length, num_shared = paths or (None, None, None)
     # only cells that rows read together are split
     num_splits = 1 if paths is not None and num_shared is None else num_splits

@@ -5,6 +5,9 @@ times the query heads that share the key head. A source with few rows has one ti
 reads every key and value together. Where there are too few tiles to fill the device the cells are
 split; the last program of a tile merges the parts in their order.
 
+A program is short, and most of its time it waits for memory: for the offsets, for the list of the source, for
+keys and values. So it reads at once what depends on the same numbers, and the list a block ahead of the keys.
+
 In a step of a decoder, the same launch writes the keys and values of new nodes to their cells
 (`new_nodes.py`): the first split of a tile writes those of the rows whose first head is in the tile.
 """
@@ -15,7 +18,7 @@ from pybeam.triton_kernels.attention.lists import Lists, bits_of, nodes_at, sees
 from pybeam.triton_kernels.attention.new_nodes import Pools, lines_of, write_nodes
 from pybeam.triton_kernels.attention.paths import Paths, add_paths
 from pybeam.triton_kernels.attention.scores import Query, Rules, finite_or_zero, logits_of
-from pybeam.triton_kernels.attention.tiles import add_weighted, merge, source_of
+from pybeam.triton_kernels.attention.tiles import add_weighted, merge, products_of, source_of
 from pybeam.triton_kernels.attention.variants import MIN_BLOCKS
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
@@ -101,6 +104,9 @@ def tree_attention_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    # axes of scores; a product on tensor cores has 16 lines or more but only 8 columns, where few rows go
+    ROWS: tl.constexpr = 1 if BLOCK_M < 16 else 0
+    CELLS: tl.constexpr = 1 - ROWS
     await_kernels()
     i_unit, i_split = tl.program_id(0), tl.program_id(1)
     # heads innermost: programs that run together read neighbouring keys
@@ -155,7 +161,7 @@ def tree_attention_kernel(
     p_cell += i_slot * max_cells
     if MASK_WORDS > 0:
         p_mask += i_slot * max_cells * MASK_WORDS
-    lists = Lists(p_cell, p_mask, max_cells, first_new, row_end)
+    lists = Lists(p_cell, p_mask, max_cells, num_cells, first_new, row_end)
     nodes = nodes_at(i_split * BLOCK_N + tl.arange(0, BLOCK_N), lists, pools, MASK_WORDS)
     num_parts = 1
     if p_sum is not None:
@@ -172,7 +178,7 @@ def tree_attention_kernel(
     bits = bits_of(b_entry, MASK_WORDS)
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     b_total = tl.zeros([BLOCK_M], tl.float32)
-    b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    b_sum = tl.zeros([BLOCK_M, BLOCK_D] if ROWS == 0 else [BLOCK_D, BLOCK_M], tl.float32)
     # parts take blocks in turn, so a program knows its first without the number of cells
     for start in range(i_split * BLOCK_N, num_cells, num_parts * BLOCK_N):
         o_n = start + tl.arange(0, BLOCK_N)
@@ -180,23 +186,29 @@ def tree_attention_kernel(
         p_key_line, p_value_line = lines_of(pools, nodes.cell, nodes.new_cell, first_new + o_n)
         m_line = m_n[:, None] & m_d
         b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
-        b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
-        m_sees = sees(nodes.words, bits, m_n, MASK_WORDS)
+        b_product = products_of(b_query, b_key, ROWS)
+        m_sees = sees(nodes.words, bits, m_n, MASK_WORDS, ROWS)
         b_back = b_product
         if (p_bias is not None) or HAS_WINDOW:
             b_cell_position = tl.load(p_cell_position + nodes.cell, mask=m_n, other=0)
-            b_back = b_position[:, None] - b_cell_position[None, :]
+            b_back = tl.expand_dims(b_position, CELLS) - tl.expand_dims(b_cell_position, ROWS)
         # these arrive while the scores are computed
         nodes = nodes_at(o_n + num_parts * BLOCK_N, lists, pools, MASK_WORDS)
-        b_logit = logits_of(b_product, m_sees, b_back, o_head, rules, HAS_CAP, HAS_WINDOW)
-        b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
+        b_logit = logits_of(
+            b_product, m_sees, b_back, tl.expand_dims(o_head, CELLS), rules, HAS_CAP, HAS_WINDOW
+        )
+        b_new_peak = tl.maximum(b_peak, tl.max(b_logit, CELLS))
         b_shift = finite_or_zero(b_new_peak)
-        b_weight = tl.exp2(b_logit - b_shift[:, None])
+        b_weight = tl.exp2(b_logit - tl.expand_dims(b_shift, CELLS))
         b_scale = tl.exp2(b_peak - b_shift)
-        b_value = tl.load(p_value_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
-        b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
-        b_total = b_total * b_scale + tl.sum(b_weight, 1)
+        p_value_line = tl.expand_dims(p_value_line, CELLS) + tl.expand_dims(o_d, ROWS)
+        m_value = tl.expand_dims(m_n, CELLS) & tl.expand_dims(o_d < HEAD_SIZE, ROWS)
+        b_value = tl.load(p_value_line, mask=m_value, other=0.0)
+        b_sum = add_weighted(b_sum * tl.expand_dims(b_scale, CELLS), b_weight, b_value, ROWS)
+        b_total = b_total * b_scale + tl.sum(b_weight, CELLS)
         b_peak = b_new_peak
+    if ROWS == 1:
+        b_sum = tl.trans(b_sum)
     if p_path is not None:
         if i_split == 0:
             paths = Paths(

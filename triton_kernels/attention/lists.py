@@ -14,6 +14,7 @@ class Lists(NamedTuple):
     cell: tl.tensor  # [max_cells]
     mask: tl.tensor  # [max_cells, words]
     max_cells: tl.tensor
+    num_cells: tl.tensor  # that the rows read together
     first_new: tl.tensor  # what to add to a place for its row
     row_end: tl.tensor
 
@@ -28,13 +29,13 @@ class Nodes(NamedTuple):
 
 @triton.jit
 def nodes_at(o_n, lists, pools, MASK_WORDS: tl.constexpr):
-    """Read the list at these places; beyond its end anything."""
-    m_n = o_n < lists.max_cells
-    b_cell = tl.load(lists.cell + o_n, mask=m_n, other=0)
+    """Read the list at these places. Beyond its end cells are anything, and masks are 0."""
+    # cells are needed first, so these reads do not wait for the length of the list
+    b_cell = tl.load(lists.cell + o_n, mask=o_n < lists.max_cells, other=0)
     words = ()
     for w in tl.static_range(MASK_WORDS):
         p_word = lists.mask + o_n.to(tl.int64) * MASK_WORDS + w
-        words += (tl.load(p_word, mask=m_n, other=0),)
+        words += (tl.load(p_word, mask=o_n < lists.num_cells, other=0),)
     return Nodes(b_cell, new_cell_of(lists.first_new + o_n, pools, lists.row_end), words)
 
 
@@ -49,12 +50,12 @@ def bits_of(b_entry, MASK_WORDS: tl.constexpr):
 
 
 @triton.jit
-def sees(words, bits, m_n, MASK_WORDS: tl.constexpr):
-    """[BLOCK_M, BLOCK_N]: whether the masks of the nodes have the bits of the rows."""
-    m_sees = m_n[None, :]
+def sees(words, bits, m_n, MASK_WORDS: tl.constexpr, ROWS: tl.constexpr):
+    """Whether the masks of the nodes have the bits of the rows, which stand along axis ROWS."""
+    m_sees = tl.expand_dims(m_n, ROWS)
     if MASK_WORDS > 0:
-        b_seen = words[0][None, :] & bits[0][:, None]
+        b_seen = tl.expand_dims(words[0], ROWS) & tl.expand_dims(bits[0], 1 - ROWS)
         for w in tl.static_range(1, MASK_WORDS):
-            b_seen |= words[w][None, :] & bits[w][:, None]
-        m_sees &= b_seen != 0
+            b_seen |= tl.expand_dims(words[w], ROWS) & tl.expand_dims(bits[w], 1 - ROWS)
+        m_sees = b_seen != 0
     return m_sees

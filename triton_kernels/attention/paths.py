@@ -48,7 +48,9 @@ def add_paths(
         b_back = b_product
         if (rules.bias is not None) or HAS_WINDOW:
             b_back = query.position[:, None] - tl.load(query.cell_position + o_cell)
-        b_logit = logits_of(b_product, m_sees, b_back, query.head, rules, HAS_CAP, HAS_WINDOW)
+        b_logit = logits_of(
+            b_product, m_sees, b_back, query.head[:, None], rules, HAS_CAP, HAS_WINDOW
+        )
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])

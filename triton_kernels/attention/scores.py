@@ -40,7 +40,7 @@ def logits_of(
     b_product,
     m_sees,
     b_back,  # positions from each cell to its row; without bias and window anything
-    o_head,
+    o_head,  # with an axis for cells
     rules,
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
@@ -52,7 +52,7 @@ def logits_of(
         b_logit = b_product * (rules.scale * LOG2_E)
     if rules.bias is not None:
         o_column = tl.minimum(tl.maximum(b_back + rules.bias_origin, 0), rules.bias_size - 1)
-        b_logit += tl.load(rules.bias + o_head[:, None] * rules.bias_size + o_column) * LOG2_E
+        b_logit += tl.load(rules.bias + o_head * rules.bias_size + o_column) * LOG2_E
     if HAS_WINDOW:
         m_sees = m_sees & (b_back >= 0) & (b_back < rules.window)
     return tl.where(m_sees, b_logit, -float("inf"))

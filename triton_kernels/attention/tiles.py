@@ -21,8 +21,8 @@ def source_of(i_tile, p_offset, p_slot, num_sources, GROUP: tl.constexpr, BLOCK_
         b_begin = tl.load(p_offset + o_source, mask=m_source, other=0)
         b_end = tl.load(p_offset + 1 + o_source, mask=m_source, other=0)
         b_slot = tl.load(p_slot + o_source, mask=m_source, other=0)
-        b_first = b_begin * GROUP // BLOCK_M + o_source
-        b_next = b_end * GROUP // BLOCK_M + o_source + 1
+        b_first = (b_begin * GROUP + o_source * (BLOCK_M - 1)) // BLOCK_M
+        b_next = (b_end * GROUP + (o_source + 1) * (BLOCK_M - 1)) // BLOCK_M
         m_is_it = (
             m_source & (b_first <= i_tile) & ((i_tile < b_next) | (o_source + 1 == num_sources))
         )
@@ -34,17 +34,37 @@ def source_of(i_tile, p_offset, p_slot, num_sources, GROUP: tl.constexpr, BLOCK_
 
 
 @triton.jit
-def add_weighted(b_sum, b_weight, b_value):
-    """``b_sum + b_weight @ b_value`` with float32 weights, whatever the dtype of the values."""
-    if b_value.dtype == tl.float32:
+def products_of(b_query, b_key, ROWS: tl.constexpr):
+    """Products of queries [BLOCK_M, BLOCK_D] and keys [BLOCK_N, BLOCK_D]; queries stand along axis ROWS."""
+    if ROWS == 0:
+        b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
+    else:
+        b_product = tl.dot(b_key, tl.trans(b_query), input_precision="ieee")
+    return b_product
+
+
+@triton.jit
+def add_product(b_sum, b_weight, b_value, ROWS: tl.constexpr):
+    if ROWS == 0:
         b_sum = tl.dot(b_weight, b_value, b_sum, input_precision="ieee")
+    else:
+        b_sum = tl.dot(b_value, b_weight, b_sum, input_precision="ieee")
+    return b_sum
+
+
+@triton.jit
+def add_weighted(b_sum, b_weight, b_value, ROWS: tl.constexpr):
+    """Add values with float32 weights, whatever the dtype of the values; rows stand along axis ROWS."""
+    if b_value.dtype == tl.float32:
+        b_sum = add_product(b_sum, b_weight, b_value, ROWS)
     else:
         # one 16-bit number would round a weight to 8 or 11 bits, so a second one holds the remainder
         NUM_LOST: tl.constexpr = 16 if b_value.dtype == tl.bfloat16 else 13
         b_bits = b_weight.to(tl.int32, bitcast=True) >> NUM_LOST << NUM_LOST
         b_high = b_bits.to(tl.float32, bitcast=True)
-        b_low = (b_weight - b_high).to(b_value.dtype)
-        b_sum = tl.dot(b_low, b_value, tl.dot(b_high.to(b_value.dtype), b_value, b_sum))
+        b_low = b_weight - b_high
+        b_sum = add_product(b_sum, b_high.to(b_value.dtype), b_value, ROWS)
+        b_sum = add_product(b_sum, b_low.to(b_value.dtype), b_value, ROWS)
     return b_sum
 
 
