@@ -17,20 +17,27 @@ from torch import Tensor
 
 # numbers of 4 bytes that are 16 bytes
 ALIGNED = 4
+# of copies whose memory is kept
+MOST_SHAPES = 64
 
-# Do `work(numbers)`, or replay it with other numbers. The key names everything that is constant in it. The
-# next replay may overwrite the result.
+# Do `work(numbers)`, or replay it with other numbers. The key names everything that is constant in it.
+# Numbers come from the host (`packed`), and `work` gets them on the device. The next replay may overwrite
+# the result.
 Replay = Callable[[Hashable, Callable[[Tensor], Tensor], Tensor], Tensor]
 # of copies to the host that have been read
 _idle: dict[tuple, list[tuple[Tensor, torch.cuda.Event]]] = {}
 
 
-def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return arrays of numbers as one array [n] int32. They begin where kernels read fastest."""
+def packed(arrays: Sequence[np.ndarray], device: torch.device) -> Tensor:
+    """Return arrays of numbers as one tensor [n] int32 of the host, which a device may copy at any time.
+
+    They begin where kernels read fastest.
+    """
     *firsts, total = _firsts([array.shape for array in arrays])
-    whole = np.zeros(total, dtype=np.int32)
+    whole = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
+    numbers = whole.numpy()
     for array, first in zip(arrays, firsts, strict=True):
-        whole[first : first + array.size] = array.ravel()
+        numbers[first : first + array.size] = array.ravel()
     return whole
 
 
@@ -67,16 +74,7 @@ def replayed(
         result = work(*unpacked(numbers, shapes))
         return numbers if result is None else result
 
-    return replay((name, shapes), call, uploaded(packed(arrays), device))
-
-
-def uploaded(numbers: np.ndarray, device: torch.device) -> Tensor:
-    """Return numbers on the device. The host does not wait."""
-    tensor = torch.from_numpy(numbers)
-    # of other devices none can wait
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return replay((name, shapes), call, packed(arrays, device))
 
 
 def begin_copy(tensor: Tensor) -> tuple[Tensor, torch.cuda.Event]:
@@ -93,6 +91,8 @@ def begin_copy(tensor: Tensor) -> tuple[Tensor, torch.cuda.Event]:
 
 def give_back(copy: Tensor, event: torch.cuda.Event, device: torch.device) -> None:
     """Use the memory of a copy again that has been read."""
+    if len(_idle) >= MOST_SHAPES:
+        _idle.clear()
     _idle.setdefault((copy.shape, copy.dtype, device), []).append((copy, event))
 
 

@@ -186,7 +186,7 @@ class TensorBeams:
 
         result = self._between(("finished", capacity, wants_log_probs), found, (owners, lines))
         assert result is not None
-        return result[: len(owners)]
+        return result
 
     def close(self, slots: list[int]) -> None:
         def closed(slot: Tensor) -> None:

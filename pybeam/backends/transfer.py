@@ -32,9 +32,10 @@ def all_to_device(arrays: Sequence, device: torch.device) -> list[Tensor]:
     if device.type == "cpu":
         return list(map(torch.from_numpy, parts))
     # only a GPU needs it
-    from pybeam.backends.pinned import packed, unpacked, uploaded
+    from pybeam.backends.pinned import packed, unpacked
 
-    return unpacked(uploaded(packed(parts), device), [part.shape for part in parts])
+    there = packed(parts, device).to(device, non_blocking=True)
+    return unpacked(there, [part.shape for part in parts])
 
 
 class HostCopy:

@@ -24,6 +24,7 @@ MAX_GRAPHS = 128
 MAX_STREAMS = 32
 # of the programs of a launch that wait for one another
 NUM_COUNTERS = 1 << 16
+CPU = torch.device("cpu")
 
 Step = Callable[[Tensor], Tensor]
 
@@ -49,7 +50,7 @@ class _Slots:
     def give(self, slot: Tensor) -> None:
         """Have the next steps move these sources. Other slots are always another tensor."""
         if slot is not self._given:
-            self.tensor.copy_(slot)
+            self.tensor.copy_(slot, non_blocking=True)
             self._given = slot
 
 
@@ -160,10 +161,17 @@ class StepGraphs:
 
     Args:
         capture: captures a step; see `CudaCapture`.
+        max_graphs: how many there is room for.
+        device: where steps run. The slots may come from the host, from pinned memory.
     """
 
-    def __init__(self, capture: Capture, max_graphs: int = MAX_GRAPHS) -> None:
-        self._capture, self._max_graphs = capture, max_graphs
+    def __init__(
+        self,
+        capture: Capture,
+        max_graphs: int = MAX_GRAPHS,
+        device: torch.device = CPU,
+    ) -> None:
+        self._capture, self._max_graphs, self._device = capture, max_graphs, device
         self._is_off = False
         self._ready: set[Hashable] = set()
         self._waited: set[Hashable] = set()
@@ -216,8 +224,9 @@ class StepGraphs:
         captured = self.get(key, buffers, step, slot)
         if captured is not None:
             return captured()
+        there = slot.to(self._device, non_blocking=True)
         with self.watched(key):
-            report = step(slot)
+            report = step(there)
         if recurs:
             self.get(key, buffers, step, slot)
         return report
@@ -243,8 +252,9 @@ class StepGraphs:
         if len(self._graphs) >= self._max_graphs:
             self._clear()
         try:
-            slots = self._slots.setdefault(slot.numel(), _Slots(slot))
-            self._graphs[key] = self._capture(step, slots.tensor)
+            if slot.numel() not in self._slots:
+                self._slots[slot.numel()] = _Slots(slot.to(self._device))
+            self._graphs[key] = self._capture(step, self._slots[slot.numel()].tensor)
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
             cause = error.__cause__ or error

@@ -179,20 +179,21 @@ class Engine:
         limit = live.row_limit() if self._wants.reads_late else None
         if limit is None and self._moves_all:
             return live.plan(steps, self._work.state.prefix_reach)
-        return StepPlan(live.slot, limit, live.max_tokens(steps, 1))
+        captures, num = self._work.graphs is not None, len(live.slots)
+        slot = live.padded_slot(self._work.padded_sources(num)) if captures else live.slot
+        return StepPlan(slot, limit, live.max_tokens(steps, 1))
 
     def _captured(self, plan: StepPlan) -> tuple[int, Tensor]:
         """Do what `_steps` does, by a graph if there is one. Its kernels are compiled before that."""
-        work, live, graphs = self._work, self._live, self._work.graphs
+        work, graphs = self._work, self._work.graphs
         assert graphs is not None
-        slot = live.padded_slot(work.padded_sources(len(live.slots)))
-        key = slot.numel(), plan.num_rows, work.state.options
+        key = plan.slot.numel(), plan.num_rows, work.state.options
 
         def step(slot: Tensor) -> Tensor:
             return self._steps(plan._replace(slot=slot))[1]
 
         self._clock("replay")
-        return 1, graphs.run(key, work.buffers(), step, slot, recurs=True)
+        return 1, graphs.run(key, work.buffers(), step, plan.slot, recurs=True)
 
     def _steps(self, plan: StepPlan) -> tuple[int, Tensor]:
         """Run a step, or several if nobody has a say between them. Returns how many, and the report."""

@@ -84,11 +84,13 @@ class LiveSources:
         return self._slot
 
     def padded_slot(self, size: int) -> Tensor:
-        """The slots [size] int32 on the device, null slots behind those of the sources."""
+        """The slots [size] int32 on the host for a captured step, null slots behind those of the sources."""
         if self._padded is None or self._padded.numel() != size:
-            padded = np.full(size, NULL_SLOT, dtype=np.int32)
-            padded[: len(self.slots)] = self.slots
-            self._padded = to_device(padded, torch.int32, self._device)
+            # only a GPU has graphs
+            from pybeam.backends.pinned import packed, padded
+
+            slots = padded(np.array(self.slots), size, fill=NULL_SLOT)
+            self._padded = packed([slots], self._device)[:size]
         return self._padded
 
     def __len__(self) -> int:

@@ -69,7 +69,7 @@ class FinishedBatch(NamedTuple):
         if cut:
             slots = [sources[i].slot for i in cut]
             rows = state.cut(slots, capacity, wants_log_probs=needs_log_probs)
-            found = torch.cat((found, rows))
+            found = torch.cat((found[: sum(report.num_finished)], rows))
         choices = None
         if any(source.algorithm.num_groups > 1 for source in sources):
             from pybeam.engine.groups import choices_of
@@ -84,11 +84,13 @@ class FinishedBatch(NamedTuple):
 
         `session` computes attention, which is asked for by `alignment` or by coverage.
         """
-        numbers = self.found.numpy()
+        num = sum(self.report.num_finished)
+        numbers = self.found.numpy()[: num + len(self.cut)]
         kept = self._kept(FinishedHypothesis.final_scores(numbers))
         found = iter(
             FinishedHypothesis.parse(numbers[[line for own in kept for line in own]], self.capacity)
         )
+        self.found.give_back()
         choices = None if self.choices is None else self.choices.numpy()
         results = self._without_hypotheses()
         for i, (source, own) in enumerate(zip(self.sources, kept, strict=True)):

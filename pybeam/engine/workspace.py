@@ -91,7 +91,7 @@ class Workspace:
         if self._uses_graphs:
             from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, capture_between_steps
 
-            self.graphs = StepGraphs(CudaCapture(model.device))
+            self.graphs = StepGraphs(CudaCapture(model.device), device=model.device)
             capture_between_steps(self)
         self._buffers = ()
         self.is_too_large = False

@@ -12,8 +12,10 @@ import pybeam
 from pybeam import processors
 from pybeam.backends.waiting import NoWaiting, Waits
 from pybeam.catalogue import allowed_items
+from pybeam.engine.cuda_graphs import StepGraphs, capture_between_steps
 from support.built_in_models import saved
 from support.device_loop import REQUESTS, assert_alike, never_waiting_between_steps
+from support.graph_memory import Recomputed
 from support.laws import ALGORITHMS
 from support.pretended_gpu import GPU, pretended
 from support.recipes import RECIPES
@@ -106,6 +108,24 @@ def test_nobody_waits_between_steps(name, directory, monkeypatch):
                 number[index] = 1
             with pytest.raises(Waits, match="from cpu to cuda"):
                 torch.tensor([1], device="cuda")
+
+
+def test_what_is_captured_gets_its_numbers_on_the_device(directory, monkeypatch):
+    def call(model):
+        decoder = pybeam.Decoder(model, SEARCHES["fixed"], pybeam.Fifo(3), graphs=False)
+        decoder.decode(REQUESTS)
+        if model.device == GPU:
+            [workspace] = decoder._idle
+            # a new program
+            workspace.state._bound = None, None, None
+            workspace.graphs = StepGraphs(Recomputed(), device=GPU)
+            capture_between_steps(workspace)
+            for _ in range(2):
+                decoder.decode(REQUESTS)
+            assert len(workspace.graphs) > 4
+        return decoder.decode(REQUESTS)
+
+    same(monkeypatch, lambda device: pybeam.load_model(directory, device=device), call)
 
 
 def test_tensors_of_two_places_do_not_mix(monkeypatch):
