@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -142,11 +143,9 @@ def listed(kernels: Sequence[Kernel], own: Sequence[Part], dtype: str) -> list[d
     return rows
 
 
-def rows_of(
-    case: str, times: Times, kernels: Sequence[Kernel], sizes: tuple, more: dict
-) -> Iterator[dict]:
+def rows_of(case: str, times: Times, kernels: Sequence[Kernel], sizes: tuple) -> Iterator[dict]:
     """The whole step with its kernels, and a row for each role; `sizes` are those of `forecast.parts`."""
-    *_, dtype = sizes
+    network, sources, beam, dtype = sizes
     machine, own = expected.machine(), forecast.parts(*sizes)
     launched = forecast.parts(*sizes, launched=True)
     counted = Counter(kernel.role for kernel in kernels)
@@ -162,7 +161,10 @@ def rows_of(
         "cold L2, µs": round(times.cold, 1),
         "nodes": times.num_nodes,
         **_beside(times.warm, limit, sum(foreseen.values())),
-        **more,
+        "dtype": dtype,
+        "network": asdict(network),
+        "sources": sources,
+        "width": beam,
         "listed": listed(kernels, own, dtype),
     }
     for role in ROLES:
@@ -199,7 +201,7 @@ def measured(search: Search) -> Iterator[dict]:
     network = expected.network_of(search.model.config)
     sizes = network, search.num_beams, search.width, search.dtype
     times, kernels = whole_step(step, search.device), profiled(step, search.device)
-    yield from rows_of(_name(search), times, kernels, sizes, {"dtype": search.dtype})
+    yield from rows_of(_name(search), times, kernels, sizes)
 
 
 def _name(search: Search) -> str:

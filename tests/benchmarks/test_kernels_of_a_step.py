@@ -9,10 +9,17 @@ import pytest
 pytest.importorskip("tabulate")
 
 from benchmarks.gpu import kernels_of_a_step as tool
-from benchmarks.gpu.forecast import NETWORKS, parts
+from benchmarks.gpu.forecast import MACHINES, NETWORKS, Network, parts
 from benchmarks.gpu.roles import BUDGETS_US, role_of
+from benchmarks.journal import RESULTS
 
 SIZES = NETWORKS["3 layers of 256"], 1, 5, "bfloat16"
+RECORDED = [
+    row
+    for path in sorted(RESULTS.glob("*/gpu-step.json"))
+    for row in json.loads(path.read_text("utf-8"))["rows"]
+    if row["system"] == tool.STEP
+]
 # of a layer, in order; its last product is split
 LAYER = [
     *("nvjet_a", "tree_attention_kernel", "nvjet_a", "add_norm_kernel"),
@@ -63,7 +70,7 @@ def test_each_kernel_has_its_part():
 
 def test_roles_add_up_to_the_step():
     kernels = [tool.Kernel(name, 2.0) for name in NAMES]
-    whole, *others = tool.rows_of("a", tool.Times(130.0, 150.0, 51), kernels, SIZES, {})
+    whole, *others = tool.rows_of("a", tool.Times(130.0, 150.0, 51), kernels, SIZES)
     assert sum(row["kernels"] for row in others[:-1]) == whole["kernels"] == len(NAMES)
     for column in ("µs", "forecast, µs"):
         assert sum(row[column] for row in others) == pytest.approx(whole[column], rel=0.01)
@@ -86,3 +93,12 @@ def test_a_trial_keeps_its_rows(tmp_path, monkeypatch, capsys):
     rows = json.loads((tmp_path / "gpu-step.json").read_text())["rows"]
     assert [row["system"] for row in rows][-1] == tool.STEP and rows[-1]["listed"]
     assert "aten::" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: row["case"])
+def test_the_forecast_of_narrow_beams_is_near_what_was_measured(row, monkeypatch):
+    monkeypatch.setattr(tool.expected, "machine", lambda: MACHINES["H200"])
+    sizes = Network(**row["network"]), row["sources"], row["width"], row["dtype"]
+    kernels = [tool.Kernel(one["kernel"], one["µs"]) for one in row["listed"]]
+    whole, *_ = tool.rows_of(row["case"], tool.Times(row["µs"], 0.0, None), kernels, sizes)
+    assert row["width"] > 5 or abs(whole["forecast is off by, %"]) <= 20
