@@ -29,8 +29,8 @@ __device__ inline float float_from_half(uint16_t bits) {
     return x;
 }
 
-// Adds one, or writes 0 behind `last`; returns the number before. What threads wrote before their
-// arrival is visible to those that arrive later.
+// Adds one, or writes 0 behind `last`; returns the number before. Threads that arrive later see
+// all that threads wrote before they arrived.
 __device__ inline uint32_t count_arrival(uint32_t* counter, uint32_t last) {
     uint32_t before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"

@@ -124,7 +124,7 @@ struct Slice {
     }
 };
 
-// Of tokens of a row, then of others behind them.
+// `a` is of tokens of a row, `b` of others behind them.
 __device__ inline Total combine(Total a, Total b) {
     const float peak = fmaxf(a.peak, b.peak);
     const float reference = peak == kMinusInfinity ? 0.0f : peak;

@@ -104,7 +104,7 @@ class TensorBeams:
     ) -> Tensor | None:
         """Call `work`, between steps, with arrays of int32 numbers [A, ...] on the device.
 
-        What is captured gets more lines than there are. The others are zeros, those of the null slot.
+        Captured work gets more lines than are given. The others are zeros, those of the null slot.
         """
         if self.replay is None:
             return work(*all_to_device(arrays, self._device))

@@ -131,7 +131,7 @@ class BeamState(LiveArrays):
         """The finished hypotheses of these slots, `counts` of each, in the order in which they are kept.
 
         `capacity` is at least the tokens of the longest one, start included. `FinishedHypothesis.parse`
-        reads a copy. What is captured has other lines behind them, which mean nothing.
+        reads a copy. A captured call has other lines behind them, which mean nothing.
         """
         return self.program.finished(list(slots), list(counts), capacity, wants_log_probs)
 

@@ -1,4 +1,4 @@
-"""What attention reads of a source's list of nodes before it can read keys and values."""
+"""A source's list of nodes: attention reads it before it can read keys and values."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Lists(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """What the list says of a block of nodes."""
+    """A block of nodes, as the list has them."""
 
     cell: tl.tensor
     new_cell: tl.tensor  # that of the new node of the row that the place would be
@@ -32,7 +32,7 @@ def nodes_at(o_n, lists, pools, MASK_WORDS: tl.constexpr):
     """Read the list at these places. Beyond its end cells are anything, and masks are 0."""
     # cells are needed first, so these reads do not wait for the length of the list
     b_cell = tl.load(lists.cell + o_n, mask=o_n < lists.max_cells, other=0)
-    words = ()
+    words = ()  # type: tuple
     for w in tl.static_range(MASK_WORDS):
         p_word = lists.mask + o_n.to(tl.int64) * MASK_WORDS + w
         words += (tl.load(p_word, mask=o_n < lists.num_cells, other=0),)
@@ -42,7 +42,7 @@ def nodes_at(o_n, lists, pools, MASK_WORDS: tl.constexpr):
 @triton.jit
 def bits_of(b_entry, MASK_WORDS: tl.constexpr):
     """The words in which only the bit of each row's entry is set."""
-    bits = ()
+    bits = ()  # type: tuple
     for w in tl.static_range(MASK_WORDS):
         b_bit = tl.full(b_entry.shape, 1, tl.int64) << (b_entry % 64).to(tl.int64)
         bits += (tl.where(b_entry // 64 == w, b_bit, 0),)
