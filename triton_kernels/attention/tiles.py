@@ -1,18 +1,19 @@
-"""Parts of tree attention: the tiles of sources, masks, sums with weights, and parts that are merged."""
+"""Parts of tree attention: the tiles of sources, products of blocks, and parts that are merged."""
 
 import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.attention.scores import finite_or_zero
 
-BLOCK_SOURCES = tl.constexpr(128)
+BLOCK_SOURCES = tl.constexpr(64)
 
 
 @triton.jit
 def source_of(i_tile, p_offset, p_slot, num_sources, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
     """The source that a tile belongs to: its first tile, its first row, the row behind its last, its slot.
 
-    Tiles are numbered without a scan, so that each source gets at least those it needs.
+    Tiles are numbered without a scan, so that each source gets at least those it needs. A tile behind the
+    last source has no rows.
     """
     i_first_tile, row_begin, row_end, i_slot = 0, 0, 0, 0
     for start in range(0, num_sources, BLOCK_SOURCES):
@@ -23,9 +24,7 @@ def source_of(i_tile, p_offset, p_slot, num_sources, GROUP: tl.constexpr, BLOCK_
         b_slot = tl.load(p_slot + o_source, mask=m_source, other=0)
         b_first = (b_begin * GROUP + o_source * (BLOCK_M - 1)) // BLOCK_M
         b_next = (b_end * GROUP + (o_source + 1) * (BLOCK_M - 1)) // BLOCK_M
-        m_is_it = (
-            m_source & (b_first <= i_tile) & ((i_tile < b_next) | (o_source + 1 == num_sources))
-        )
+        m_is_it = m_source & (b_first <= i_tile) & (i_tile < b_next)
         i_first_tile += tl.sum(tl.where(m_is_it, b_first, 0), 0)
         row_begin += tl.sum(tl.where(m_is_it, b_begin, 0), 0)
         row_end += tl.sum(tl.where(m_is_it, b_end, 0), 0)
