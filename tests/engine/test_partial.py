@@ -18,7 +18,7 @@ from pybeam.request import Partial
 from support.laws import ALGORITHMS, SOURCES, essence, schedules
 from support.laws import decoded as plainly_decoded
 from support.random_searches import ALGORITHMS as SEARCHES
-from support.random_searches import EMPTY, LENGTH, Searches
+from support.random_searches import LENGTH, NUM_SLOTS, Searches
 from support.search_models import EOS, random_model
 
 SCORED = {
@@ -184,7 +184,7 @@ def test_a_slot_without_rows_has_no_best_row():
     searches.open()
     searches.step()
     state = searches.states[0]
-    slots = list(range(1, EMPTY + 1))
+    slots = list(range(1, NUM_SLOTS + 1))
     has_rows = [int(state.beams.num_entries[slot]) > 0 for slot in slots]
     assert len(set(has_rows)) == 2
     best = best_rows(state, slots, LENGTH + 1)

@@ -24,7 +24,7 @@ from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 from support.invariants import check_state
 
 NUM_SLOTS, LENGTH = 5, 24
-EMPTY = NUM_SLOTS  # a slot that is never opened
+EMPTY = 0  # the slot that is never opened
 
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=9),
@@ -154,7 +154,7 @@ class Searches:
         return for_target(self.algorithm, request, None), [*target, EOS]
 
     def open(self) -> None:
-        free = [p for p in range(NUM_SLOTS) if p not in self.live and self.random(2)]
+        free = [p for p in range(1, NUM_SLOTS + 1) if p not in self.live and self.random(2)]
         if not free:
             return
         requests = [self.request() for _ in free]
