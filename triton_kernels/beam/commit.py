@@ -40,10 +40,12 @@ from pybeam.triton_kernels.beam.finish import (
 from pybeam.triton_kernels.beam.read import NUM_REPORTED
 from pybeam.triton_kernels.beam.stop import decide
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
-from pybeam.triton_kernels.tree.append import append_nodes, take_pages
-from pybeam.triton_kernels.tree.survivors import LISTS, Numbers, survivors_of
+from pybeam.triton_kernels.tree.append import append_nodes, counts_of, take_pages
+from pybeam.triton_kernels.tree.survivors import LISTS, Numbers, span_of, survivors_at
 
 HELD = tl.constexpr(int(Finishing.HELD))
+# columns of a report that are stored at once
+BLOCK_REPORTED = tl.constexpr(triton.next_power_of_2(NUM_REPORTED.value + 1))
 
 
 @triton.jit
@@ -70,11 +72,19 @@ def finish_left(
 
 @triton.jit
 def replace_beam(
-    step, p_ints, i_slot, reason, num_rows, HOLDS: tl.constexpr, BLOCK_ROWS: tl.constexpr
+    step,
+    rows,
+    p_ints,
+    i_slot,
+    reason,
+    num_entries,
+    num_rows,
+    HOLDS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
 ):
     """Make entries of the survivors that have not finished. HOLDS: some of them may have ended."""
     beams, max_rows = step.beams, step.numbers.max_rows
-    o_survivor, m_row, m_live, b_parent = survivors_of(step.survivors, step.numbers, BLOCK_ROWS)
+    o_survivor, m_row, m_live, b_parent = rows
     o_row = tl.arange(0, BLOCK_ROWS)
     p_new = i_slot * max_rows + o_row
     b_score = tl.load(step.survivors.score + o_survivor, mask=m_row)
@@ -96,17 +106,17 @@ def replace_beam(
     tl.store(p_ints + INT_DEPTH, depth)
     tl.store(p_ints + INT_STEPS, steps)
     tl.store(p_ints + INT_EXPANSIONS, expansions)
-    tl.store(p_ints + INT_NUM_ENTRIES, tl.sum(m_row.to(tl.int32), 0))
+    tl.store(p_ints + INT_NUM_ENTRIES, num_entries)
 
 
 @triton.jit
-def report_line(tree, p_ints, p_live, p_report, i_source):
+def report_line(tree, p_ints, i_slot, p_report, i_source):
     """Write what the host must know of a source; see `BeamProgram.report`."""
-    i_slot = tl.load(p_live + i_source).to(tl.int64)
+    o_column = tl.arange(0, BLOCK_REPORTED)
+    b_int = tl.load(p_ints + i_slot * NUM_INTS + o_column, mask=o_column < NUM_REPORTED, other=0)
+    b_line = tl.where(o_column == NUM_REPORTED, tl.load(tree.num_pages + i_slot), b_int)
     p_line = p_report + 1 + i_source * (NUM_REPORTED + 1)
-    for column in tl.static_range(NUM_REPORTED):
-        tl.store(p_line + column, tl.load(p_ints + i_slot * NUM_INTS + column))
-    tl.store(p_line + NUM_REPORTED, tl.load(tree.num_pages + i_slot))
+    tl.store(p_line + o_column, b_line, mask=o_column <= NUM_REPORTED)
 
 
 @one_variant(anywhere=[*LISTS, "p_eos_token", "p_source", "p_target", "p_live", "p_report"])
@@ -156,25 +166,31 @@ def commit_kernel(
         eos_id, capacity, num_slots, max_nodes, max_rows, max_live, max_free, max_pages, max_path
     )
     i_source = tl.program_id(0)
+    # loads come first, so that they wait together
+    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    if beams is not None:
+        i_live = tl.load(p_live + i_source).to(tl.int64)
+    first_row, num_entries = span_of(survivors, numbers)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
     if beams is not None:
         if i_source == tl.num_programs(0) - 1:
             tl.store(p_report, num_left - num_taken)
-    i_slot = tl.load(p_slot + i_source).to(tl.int64)
     o_row = tl.arange(0, BLOCK_ROWS)
     p_move = i_source.to(tl.int64) * max_rows + o_row
     if (i_slot < 0) | (i_slot >= num_slots):
         if beams is not None:
             tl.store(p_source + p_move, -1, mask=o_row < max_rows)
             tl.store(p_target + p_move, -1, mask=o_row < max_rows)
-            report_line(tree, beams.ints, p_live, p_report, i_source)
+            report_line(tree, beams.ints, i_live, p_report, i_source)
         return
+    counts = counts_of(tree, i_slot)
+    rows = survivors_at(survivors, numbers, first_row, num_entries, o_row)
+    m_live, b_parent = rows[2], rows[3]
+    num_rows = tl.sum(m_live.to(tl.int32), 0)
     if beams is not None:
         step = Step(tree, beams, survivors, p_eos_token, numbers, max_finished)
-        _, _, m_live, _ = survivors_of(survivors, numbers, BLOCK_ROWS)
         first = tl.load(survivors.num_finished + i_source)
         count = tl.minimum(tl.load(survivors.count + i_source), capacity)
-        num_rows = tl.sum(m_live.to(tl.int32), 0)
         p_ints, _, listed = lines_of(beams, i_slot, max_finished)
         if KEEPS_BEST:
             o_list = i_source.to(tl.int64) * num_scratch * NUM_FINISHED
@@ -196,8 +212,11 @@ def commit_kernel(
                 CERTIFICATE,
                 CHUNK,
             )
-    # reads of the tree are done; rows are read again, because wide beams do not fit in registers
-    append_nodes(tree, survivors, numbers, i_slot, num_left, num_taken, MASK_WORDS, BLOCK_ROWS)
+    # reads of the tree are done
+    pages = num_left, num_taken
+    append_nodes(
+        tree, survivors, numbers, rows, num_rows, i_slot, counts, pages, MASK_WORDS, BLOCK_ROWS
+    )
     if beams is not None:
         if moves:
             ends = (reason == STOP_EMPTY_BEAM) | (reason == STOP_MAX_LENGTH)
@@ -210,8 +229,10 @@ def commit_kernel(
                 count = tl.minimum(count, first + max_rows)
                 finish_left(step, listed, i_slot, first, count, num_listed, KEEPS_BEST, CHUNK)
             holds: tl.constexpr = FINISHING == HELD
-            replace_beam(step, p_ints, i_slot, reason, num_rows, holds, BLOCK_ROWS)
-        _, _, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
+            num_entries = tl.maximum(num_entries, 0)
+            replace_beam(
+                step, rows, p_ints, i_slot, reason, num_entries, num_rows, holds, BLOCK_ROWS
+            )
         first_entry = (i_slot * max_rows).to(tl.int32)
         b_source = tl.where(m_live, first_entry + tl.maximum(b_parent, 0), -1)
         tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
@@ -219,4 +240,4 @@ def commit_kernel(
         tl.store(p_target + p_move, b_target, mask=o_row < max_rows)
         # what one thread wrote all can read
         tl.debug_barrier()
-        report_line(tree, beams.ints, p_live, p_report, i_source)
+        report_line(tree, beams.ints, i_live, p_report, i_source)

@@ -37,7 +37,7 @@ def plan_kernel(
     """One program for all sources. The rows of those that come first are counted, not sorted."""
     await_kernels()
     o_source = tl.arange(0, BLOCK)
-    least = MAX_KEY
+    least, num_due = MAX_KEY, 0
     if ONLY_LEAST:
         for start in range(0, num_sources, BLOCK):
             m_source = start + o_source < num_sources
@@ -60,6 +60,7 @@ def plan_kernel(
         is_due = num_rows > 0
         if ONLY_LEAST:
             is_due &= (depth == least) | (waited >= max_wait)
+        num_due += tl.sum(tl.where(is_due, num_rows, 0), 0)
         b_key = -waited if ORDER == 0 else ORDER * depth
         b_key = tl.where(waited >= max_wait, MIN_KEY, b_key)
         tl.store(p_key + start + o_source, tl.where(is_due, b_key, MAX_KEY), mask=m_source)
@@ -67,13 +68,15 @@ def plan_kernel(
         tl.store(p_waited + start + o_source, waited, mask=m_source)
     # every thread sees all keys
     tl.debug_barrier()
+    # where there is room for all nobody comes first
+    num_compared = tl.where(num_due > most_rows, num_sources, 0)
     for start in range(0, num_sources, BLOCK):
         o_one = start + o_source
         m_source = o_one < num_sources
         b_key = tl.load(p_key + o_one, mask=m_source, other=MAX_KEY)
         num_rows = tl.load(p_rows + o_one, mask=m_source, other=0)
         b_before = tl.zeros([BLOCK], tl.int32)
-        for other in range(0, num_sources, TILE_SOURCES):
+        for other in range(0, num_compared, TILE_SOURCES):
             o_other = other + tl.arange(0, TILE_SOURCES)
             b_other = tl.load(p_key + o_other, mask=o_other < num_sources, other=MAX_KEY)[None, :]
             b_rows = tl.load(p_rows + o_other, mask=o_other < num_sources, other=0)[None, :]

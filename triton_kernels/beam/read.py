@@ -1,5 +1,7 @@
 """The kernels of `beam_read` and `beam_report`: what a step needs of beams, and what the host needs."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -47,34 +49,68 @@ def read_limits(
     is_forced = depth < tl.load(p_line + INT_SCORED_FROM)
     p_given = beams.prefix + i_slot * max_prefix + tl.minimum(depth, max_prefix - 1)
     given = tl.load(p_given, mask=is_forced, other=-1)
-    tl.store(lines.width + i_source, tl.maximum(width, 0))
-    tl.store(lines.max_candidates + i_source, tl.load(p_line + INT_MAX_CANDIDATES))
-    tl.store(lines.margin + i_source, tl.load(p_floats + FLOAT_MARGIN))
-    tl.store(lines.local_margin + i_source, tl.load(p_floats + FLOAT_LOCAL_MARGIN))
-    tl.store(lines.best_finished + i_source, tl.load(p_floats + FLOAT_BEST_FINISHED))
-    tl.store(lines.forced + i_source, given)
+    max_candidates = tl.load(p_line + INT_MAX_CANDIDATES)
     is_banned = num_generated < tl.load(p_line + INT_MIN_LENGTH)
+    margin, local_margin = tl.load(p_floats + FLOAT_MARGIN), tl.load(p_floats + FLOAT_LOCAL_MARGIN)
+    best_finished = tl.load(p_floats + FLOAT_BEST_FINISHED)
+    tl.store(lines.width + i_source, tl.maximum(width, 0))
+    tl.store(lines.max_candidates + i_source, max_candidates)
+    tl.store(lines.margin + i_source, margin)
+    tl.store(lines.local_margin + i_source, local_margin)
+    tl.store(lines.best_finished + i_source, best_finished)
+    tl.store(lines.forced + i_source, given)
     tl.store(lines.ban_eos + i_source, is_banned)
 
 
 @triton.jit
-def count_before(beams, p_slot, num_sources, num_slots, COLUMN: tl.constexpr):
-    """Sum a column over the sources before this one, and over all of them."""
-    num_before, num_all = 0, 0
+def count_before(beams, p_slot, num_sources, num_slots):
+    """Count the rows and the entries of the sources before this one, and then those of all of them."""
+    rows_before, rows_all, entries_before, entries_all = 0, 0, 0, 0
     for start in range(0, num_sources, BLOCK_SOURCES):
         o_source = start + tl.arange(0, BLOCK_SOURCES)
         i_slot = tl.load(p_slot + o_source, mask=o_source < num_sources, other=-1).to(tl.int64)
         m_slot = (i_slot >= 0) & (i_slot < num_slots)
-        b_count = tl.load(beams.ints + i_slot * NUM_INTS + COLUMN, mask=m_slot, other=0)
-        num_before += tl.sum(tl.where(o_source < tl.program_id(0), b_count, 0), 0)
-        num_all += tl.sum(b_count, 0)
-    return num_before, num_all
+        p_line = beams.ints + i_slot * NUM_INTS
+        b_rows = tl.load(p_line + INT_NUM_ROWS, mask=m_slot, other=0)
+        b_entries = tl.load(p_line + INT_NUM_ENTRIES, mask=m_slot, other=0)
+        m_before = o_source < tl.program_id(0)
+        rows_before += tl.sum(tl.where(m_before, b_rows, 0), 0)
+        rows_all += tl.sum(b_rows, 0)
+        entries_before += tl.sum(tl.where(m_before, b_entries, 0), 0)
+        entries_all += tl.sum(b_entries, 0)
+    return (rows_before, entries_before), (rows_all, entries_all)
+
+
+class Entries(NamedTuple):
+    """The entries of one beam, as they are loaded before anything waits for them."""
+
+    depth: tl.tensor
+    num: tl.tensor
+    is_alive: tl.tensor
+    score: tl.tensor
+    node: tl.tensor
+    cell: tl.tensor
 
 
 @triton.jit
-def read_entries(
+def load_entries(tree, beams, i_slot, max_entries, BLOCK_ENTRIES: tl.constexpr):
+    p_line = beams.ints + i_slot * NUM_INTS
+    o_entry = tl.arange(0, BLOCK_ENTRIES)
+    p_entry, m_entry = i_slot * max_entries + o_entry, o_entry < max_entries
+    return Entries(
+        tl.load(p_line + INT_DEPTH),
+        tl.load(p_line + INT_NUM_ENTRIES),
+        tl.load(beams.is_alive + p_entry, mask=m_entry, other=0),
+        tl.load(beams.score + p_entry, mask=m_entry, other=0.0),
+        tl.load(tree.row_node + p_entry, mask=m_entry, other=0),
+        tl.load(tree.row_cell + p_entry, mask=m_entry, other=-1),
+    )
+
+
+@triton.jit
+def store_entries(
     tree,
-    beams,
+    own,
     rows,
     entries,
     i_slot,
@@ -84,33 +120,26 @@ def read_entries(
     max_entries,
     BLOCK_ENTRIES: tl.constexpr,
 ):
-    """Store the entries of one beam, and its rows.
+    """Store the entries of one beam, which are its `own`, and its rows.
 
     `first` are the places of the first row and the first entry, `room` the numbers of places that there are.
     """
     first_row, first_entry = first
     num_rows_out, num_entries_out = room
-    p_line = beams.ints + i_slot * NUM_INTS
-    depth, num_entries = tl.load(p_line + INT_DEPTH), tl.load(p_line + INT_NUM_ENTRIES)
-    o_entry = tl.arange(0, BLOCK_ENTRIES)
-    p_entry = i_slot * max_entries + o_entry
-    m_alive = tl.load(beams.is_alive + p_entry, mask=o_entry < max_entries, other=0) != 0
+    o_entry, m_alive, node = tl.arange(0, BLOCK_ENTRIES), own.is_alive != 0, own.node
     o_row = first_row + exclusive_sum(m_alive.to(tl.int32))
     m_row = m_alive & (o_row < num_rows_out)
-    node = tl.load(tree.row_node + p_entry, mask=m_row, other=0)
     m_node = m_row & (node >= 0) & (node < max_nodes)
     token = tl.load(tree.token + i_slot * max_nodes + node, mask=m_node, other=0)
     tl.store(rows.token + o_row, token, mask=m_row)
-    tl.store(rows.position + o_row, depth + tl.zeros([BLOCK_ENTRIES], tl.int32), mask=m_row)
+    tl.store(rows.position + o_row, own.depth + tl.zeros([BLOCK_ENTRIES], tl.int32), mask=m_row)
     tl.store(rows.row_slot + o_row, i_slot.to(tl.int32), mask=m_row)
     tl.store(rows.entry + o_row, o_entry, mask=m_row)
     tl.store(rows.node + o_row, node, mask=m_row)
-    cell = tl.load(tree.row_cell + p_entry, mask=m_row, other=-1)
-    tl.store(rows.cell + o_row, cell, mask=m_row)
+    tl.store(rows.cell + o_row, own.cell, mask=m_row)
     o_place = first_entry + o_entry
-    m_entry = (o_entry < tl.minimum(num_entries, max_entries)) & (o_place < num_entries_out)
-    score = tl.load(beams.score + p_entry, mask=m_entry, other=0.0)
-    tl.store(entries.score + o_place, score, mask=m_entry)
+    m_entry = (o_entry < tl.minimum(own.num, max_entries)) & (o_place < num_entries_out)
+    tl.store(entries.score + o_place, own.score, mask=m_entry)
     tl.store(entries.is_ended + o_place, ~m_alive, mask=m_entry)
 
 
@@ -156,31 +185,25 @@ def read_kernel(
     """One program per source, which counts the rows and entries of those before it."""
     await_kernels()
     i_source = tl.program_id(0)
-    first_row, num_rows = count_before(beams, p_slot, num_sources, num_slots, INT_NUM_ROWS)
-    first_entry, num_entries = count_before(beams, p_slot, num_sources, num_slots, INT_NUM_ENTRIES)
+    # loads come first, so that they wait together
+    i_slot = tl.load(p_slot + i_source, mask=i_source < num_sources, other=0).to(tl.int64)
+    i_slot = tl.where((i_slot >= 0) & (i_slot < num_slots), i_slot, 0)
+    own = load_entries(tree, beams, i_slot, max_entries, BLOCK_ENTRIES)
+    first, counts = count_before(beams, p_slot, num_sources, num_slots)
+    num_rows, num_entries = counts
+    pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLOCK_PADDING)
     if i_source == 0:
         tl.store(rows.offset + num_sources, num_rows)
         tl.store(entries.offset + num_sources, num_entries)
-    pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLOCK_PADDING)
     if i_source < num_sources:
-        tl.store(rows.offset + i_source, first_row)
-        tl.store(entries.offset + i_source, first_entry)
-        i_slot = tl.load(p_slot + i_source).to(tl.int64)
-        i_slot = tl.where((i_slot >= 0) & (i_slot < num_slots), i_slot, 0)
+        tl.store(rows.offset + i_source, first[0])
+        tl.store(entries.offset + i_source, first[1])
         p_line = beams.ints + i_slot * NUM_INTS
         p_floats = beams.floats + i_slot * NUM_FLOATS
         read_limits(beams, entries, p_line, p_floats, i_slot, max_prefix, max_early, REFILLS)
-        read_entries(
-            tree,
-            beams,
-            rows,
-            entries,
-            i_slot,
-            (first_row, first_entry),
-            (num_rows_out, num_entries_out),
-            max_nodes,
-            max_entries,
-            BLOCK_ENTRIES,
+        room = num_rows_out, num_entries_out
+        store_entries(
+            tree, own, rows, entries, i_slot, first, room, max_nodes, max_entries, BLOCK_ENTRIES
         )
 
 

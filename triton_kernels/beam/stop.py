@@ -141,6 +141,7 @@ def decide(
     p_ints, p_floats, table = lines_of(step.beams, i_slot, step.max_finished)
     num_before = tl.minimum(tl.load(p_ints + INT_NUM_FINISHED), step.max_finished)
     width = tl.load(p_ints + INT_WIDTH)
+    has_nan = tl.load(step.survivors.has_nan + tl.program_id(0)) != 0
     num_leading = first
     if KEEPS_BEST:
         for start in range(0, num_before, CHUNK):
@@ -157,7 +158,6 @@ def decide(
     if KEEPS_BEST:
         num_finished = tl.minimum(num_listed, width)
         keep_best(table, listed, num_listed, num_finished, CHUNK)
-    has_nan = tl.load(step.survivors.has_nan + tl.program_id(0)) != 0
     tops, is_sure = has_nan, has_nan
     if TOP != TOP_IGNORED:
         tops = is_topped(step, p_ints, first, count, num_found, TOP == TOP_EVER)

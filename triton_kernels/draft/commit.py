@@ -55,7 +55,7 @@ def accept_kernel(
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one
         tl.store(p_needed + num_sources, tl.load(tree.num_free_pages))
-    first_row, _ = count_before(beams, p_slot, num_sources, num_slots, INT_NUM_ROWS)
+    first_row = count_before(beams, p_slot, num_sources, num_slots)[0][0]
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     is_slot = (i_slot >= 0) & (i_slot < num_slots)
     i_slot = tl.where(is_slot, i_slot, 0)

@@ -6,7 +6,7 @@ import triton.language as tl
 from pybeam.triton_kernels.arithmetic import exclusive_sum
 from pybeam.triton_kernels.tree.masks import row_bits
 from pybeam.triton_kernels.tree.paths import extend_paths
-from pybeam.triton_kernels.tree.survivors import PAGE_CELLS, survivors_of
+from pybeam.triton_kernels.tree.survivors import PAGE_CELLS
 
 BLOCK_SOURCES = tl.constexpr(128)
 
@@ -37,31 +37,42 @@ def take_pages(tree, p_needed, i_source):
 
 
 @triton.jit
+def counts_of(tree, i_slot):
+    """Return how many nodes, live nodes, free cells and pages a slot has."""
+    return (
+        tl.load(tree.num_nodes + i_slot),
+        tl.load(tree.num_live + i_slot),
+        tl.load(tree.num_free + i_slot),
+        tl.load(tree.num_pages + i_slot),
+    )
+
+
+@triton.jit
 def append_nodes(
     tree,
     survivors,
     numbers,
+    rows,  # see `survivors_of`
+    num_rows,  # that go on
     i_slot,
-    num_left,
-    num_taken,
+    counts,  # `counts_of` the slot
+    pages,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
-    """Append the nodes of the rows of one source, which takes these pages; see `take_pages`."""
+    """Append the nodes of the rows of one source, which takes these `pages`; see `take_pages`."""
+    num_left, num_taken = pages
     max_nodes, max_rows, max_live = numbers.max_nodes, numbers.max_rows, numbers.max_live
-    o_survivor, m_row, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
+    o_survivor, m_row, m_live, b_parent = rows
     p_free_cell = tree.free_cell + i_slot * numbers.max_free
-    num_nodes = tl.load(tree.num_nodes + i_slot)
-    num_live = tl.load(tree.num_live + i_slot)
-    num_free = tl.load(tree.num_free + i_slot)
-    num_pages = tl.load(tree.num_pages + i_slot)
+    num_nodes, num_live, num_free, num_pages = counts
     p_old = tree.row_node + i_slot * max_rows + b_parent
     b_parent_node = tl.load(p_old, mask=m_row & (b_parent >= 0), other=-1)
     room = tl.minimum(max_nodes - num_nodes, max_live - num_live)
     room = tl.minimum(room, num_free + num_taken * PAGE_CELLS)
     b_rank = exclusive_sum(m_live.to(tl.int32))
     m_new = m_live & (b_rank < room)
-    num_new = tl.sum(m_new.to(tl.int32), 0)
+    num_new = tl.minimum(num_rows, tl.maximum(room, 0))
     b_node = tl.where(m_new, num_nodes + b_rank, b_parent_node)
 
     # free cells from the top of the stack, then the cells of the pages in order
@@ -71,15 +82,15 @@ def append_nodes(
     o_free_page = num_left - 1 - b_beyond // PAGE_CELLS
     b_page = tl.load(tree.free_page + o_free_page, mask=m_new & (b_rank >= num_free), other=0)
     b_cell = tl.where(m_free, b_free, b_page * PAGE_CELLS + b_beyond % PAGE_CELLS)
+    b_token = tl.load(survivors.token + o_survivor, mask=m_new)
+    b_log_prob = tl.load(survivors.log_prob + o_survivor, mask=m_new)
 
     # every thread has read rows, stacks and counters before one overwrites them
     tl.debug_barrier()
     p_row = i_slot * max_rows + tl.arange(0, BLOCK_ROWS)
     p_node = i_slot * max_nodes + b_node
-    b_token = tl.load(survivors.token + o_survivor, mask=m_new)
     tl.store(tree.token + p_node, b_token, mask=m_new)
     tl.store(tree.parent + p_node, b_parent_node, mask=m_new)
-    b_log_prob = tl.load(survivors.log_prob + o_survivor, mask=m_new)
     tl.store(tree.log_prob + p_node, b_log_prob, mask=m_new)
     tl.store(tree.row_node + p_row, b_node, mask=m_row)
     tl.store(tree.row_cell + p_row, tl.where(m_new, b_cell, -1), mask=m_row)

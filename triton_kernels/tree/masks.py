@@ -6,6 +6,8 @@ import triton.language as tl
 from pybeam.triton_kernels.arithmetic import exclusive_sum
 from pybeam.triton_kernels.tree.survivors import span_of, survivors_at
 
+NEAR_ROWS = tl.constexpr(8)
+
 
 @triton.jit
 def row_bits(m_row, word: tl.constexpr, BLOCK_ROWS: tl.constexpr):
@@ -22,14 +24,16 @@ def inherited_word(
     """Return a word of the new masks of nodes: the bits of rows whose parents saw a node."""
     first, num_rows = span_of(survivors, numbers)
     b_new = tl.zeros_like(b_word)
-    # one row after another, so that a node needs no more than its thread has
-    for i_row in range(64 * word, tl.minimum(num_rows, 64 * word + 64)):
-        _, _, is_live, parent = survivors_at(survivors, numbers, first, num_rows, i_row)
-        b_old = b_word
-        if MASK_WORDS == 2:
-            b_old = tl.where(parent >= 64, b_word_1, b_word)
-        b_sees = (b_old >> (parent & 63).to(tl.int64)) & (is_live & (parent >= 0)).to(tl.int64)
-        b_new |= b_sees << (i_row - 64 * word)
+    # one row after another, so that a node needs no more than its thread has; a few are loaded at a time
+    for start in range(64 * word, tl.minimum(num_rows, 64 * word + 64), NEAR_ROWS):
+        for i in tl.static_range(NEAR_ROWS):
+            i_row = start + i
+            _, _, is_live, parent = survivors_at(survivors, numbers, first, num_rows, i_row)
+            b_old = b_word
+            if MASK_WORDS == 2:
+                b_old = tl.where(parent >= 64, b_word_1, b_word)
+            b_sees = (b_old >> (parent & 63).to(tl.int64)) & (is_live & (parent >= 0)).to(tl.int64)
+            b_new |= b_sees << (i_row - 64 * word)
     return b_new
 
 
