@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -20,9 +20,6 @@ from pybeam.backends import Backend
 from pybeam.backends.layer_program import LayerCall
 from pybeam.models.rows import Rows
 from pybeam.models.settings import Settings
-
-if TYPE_CHECKING:
-    from pybeam.backends.pinned import Replay
 
 # Positions that an encoder reads at once, padding included. They are enough for large matrix products and
 # few enough for memory: an inner layer with 4096 columns takes 64 MiB.
@@ -62,11 +59,11 @@ class Session(ABC):
 
     Attributes:
         can_read: whether it has `read`.
-        replay: does what `encode` does on the device, and captures it; None: nothing is captured.
+        replay: a `pybeam.backends.pinned.Replay` for what `encode` does; None: nothing is captured.
     """
 
     can_read = False
-    replay: Replay | None = None
+    replay: Callable[..., Tensor] | None = None
 
     def buffers(self) -> Sequence[Tensor]:
         """Return the tensors that are kept between steps. A captured step is valid until one is replaced."""

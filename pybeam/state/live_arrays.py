@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -29,9 +28,6 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.widths import by_step
 from pybeam.state.new_beam import NewBeam
 
-if TYPE_CHECKING:
-    from pybeam.backends.pinned import Replay
-
 INF = float("inf")
 INT = torch.int32
 CAP = FLOAT_COLUMNS.index("cap")
@@ -53,10 +49,10 @@ class LiveArrays:
         demotes: whether an EOS right behind a prefix must be the best candidate.
         rules: those of the algorithm, for the kernels.
         active: see `ActiveRules`.
-        replay: captures what opens and closes beams on a GPU; None: nothing is captured.
+        replay: a `pybeam.backends.pinned.Replay` for what opens and closes beams; None: nothing is captured.
     """
 
-    replay: Replay | None = None
+    replay: Callable[..., Tensor] | None = None
 
     def __init__(
         self,
@@ -115,11 +111,8 @@ class LiveArrays:
             self._program = self.backend.draft_program(*given)
         self._bound = tree, beams, drafts
         if self.replay is not None:
-            # only a GPU has graphs
-            from pybeam.backends.tensor_beams import TensorBeams
-
-            assert isinstance(self._program, TensorBeams)
-            self._program.replay = self.replay
+            # only a GPU has graphs, and its programs are `TensorBeams`
+            self._program.replay = self.replay  # type: ignore[attr-defined]
         return self._program
 
     def grow(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
