@@ -4,7 +4,8 @@ A kernel that is marked `@begins_early` begins with `await_kernels()`. So no pro
 before all earlier kernels of the stream have ended and their results can be seen: one waits for the kernel
 before it, which has waited for its own. Therefore every kernel waits in every program, even where it has
 nothing to do. Then it lets the next one be set up, which is no earlier, so that no more than two kernels are
-on the device. Kernels of others, such as matrix products, begin and end as ever.
+on the device. Kernels of others, such as cuBLAS's products, begin and end as ever. `product` alone reads
+weights before it waits, because no kernel of a step writes them.
 
 It takes compute capability 9.0, and is off unless the environment has PYBEAM_DEPENDENT_LAUNCH=1.
 """
@@ -24,15 +25,20 @@ from triton.language.target_info import cuda_capability_geq
 
 IS_ON = os.environ.get("PYBEAM_DEPENDENT_LAUNCH") == "1" and not triton.knobs.runtime.interpret
 WAITS = tl.constexpr(IS_ON)
+CAN_WAIT = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
 @triton.jit
-def await_kernels():
-    """Wait until all earlier kernels of the stream have ended, and let the next one be set up."""
-    if WAITS:
-        if cuda_capability_geq(9, 0):
+def await_kernels(IS_FENCE: tl.constexpr = False):
+    """Wait until all earlier kernels of the stream have ended, and let the next one be set up.
+
+    A fence stays where kernels do not begin early. It waits for nothing there, but no load moves past it.
+    """
+    if WAITS or IS_FENCE:
+        if CAN_WAIT and cuda_capability_geq(9, 0):
             tl.extra.cuda.gdc_wait()
-            tl.extra.cuda.gdc_launch_dependents()
+            if WAITS:
+                tl.extra.cuda.gdc_launch_dependents()
 
 
 class EarlyKernel:

@@ -156,6 +156,7 @@ class Backend(Protocol):
     layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_norm: Callable[[Tensor, Tensor, OptionalTensor, Tensor, OptionalTensor, float], Tensor]
+    few_rows: Any  # the module of products that `transformer.few_rows` takes; None: there is none
     rotary: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     gated: Callable[[Tensor, int], Tensor]
     soft_cap: Callable[[Tensor, float], None]

@@ -197,6 +197,7 @@ gated = _operator("gated")
 adds_in_products = True
 embed_norm = None
 add_norm = torch_layers.add_norm
+few_rows = None
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
 soft_cap = _operator("soft_cap")

@@ -288,6 +288,7 @@ BEAM_FUNCTIONS = BeamFunctions(
 adds_in_products = True
 embed_norm = None
 add_norm = layers.add_norm
+few_rows = None
 edit_list = None
 log_softmax = defaults.log_softmax
 perturb = torch_gumbel.perturb

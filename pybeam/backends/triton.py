@@ -31,6 +31,7 @@ from pybeam.backends.tensor_beams import (
 )
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import EditRule
+from pybeam.triton_kernels import product
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
 from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tree_append
 from pybeam.triton_kernels.beam import beam_plan as beam_plan
@@ -122,6 +123,7 @@ draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 
 layer_program = defaults.no_program
 adds_in_products = False
+few_rows = product
 
 # on a GPU torch's own layers are fast, and no weights are packed
 fill_panels = packing.fill_panels

@@ -74,6 +74,14 @@ def test_few_sources_clear_no_counters(launches, model):
     many, few = (
         launches.kernels(model, "fixed_beam", num_sources)["model"] for num_sources in (64, 1)
     )
+    # products of few rows are ours, and have norms and sums inside, but for the last norm
+    own, theirs = (
+        few.pop("product_kernel"),
+        many.pop("add_norm_kernel") - few.pop("add_norm_kernel"),
+    )
+    assert (own, theirs) == (3 * 6, 3 * 3 - 1)
+    products = [name for name in many if "mm" in name]
+    assert own == sum(many.pop(name) - few.pop(name, 0) for name in products)
     assert few == many
     assert "zeros" not in few
 

@@ -65,6 +65,7 @@ def _launches() -> list:
     from pybeam.backends.beam_program import BeamRules
     from pybeam.contracts import Finishing
     from pybeam.triton_kernels import embedding, layers
+    from pybeam.triton_kernels.product import product
 
     from . import triton_launches as launches
     from .aot import recorded
@@ -81,6 +82,7 @@ def _launches() -> list:
             ),
             layers.rotary(x.view(4, 2, 32), launches.ints(4), table, table),
             layers.gated(x, 1),
+            product(x, x, x[0], 0, None, (x[0], x[0], 1e-5)),
         )
     )
     commit = BeamRules((EOS,), int(Finishing.REFILL), False, 0, 0, True, True)

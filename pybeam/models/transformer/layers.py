@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor
 from pybeam.backends import Backend, torch_layers
 from pybeam.backends.packing import Quantised
 from pybeam.models.linear import GatedLinear, Linear, PackedLinear
-from pybeam.models.transformer.norms import Norm, Norms
+from pybeam.models.transformer.norms import Norm, Norms, Part
 
 if TYPE_CHECKING:
     from pybeam.models.transformer.experts import Experts
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
 # [V, d]: as it is, or the output layer where that has the same table
 TokenTable = Tensor | Quantised | PackedLinear
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A dataclass of layers, norms and other parts that a backend computes, beside numbers and tensors."""
-
-    def with_backend(self, backend: Backend) -> Self:
-        """Return the same part, computed by this backend module."""
-        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        changed = {
-            name: part.with_backend(backend)
-            for name, part in own.items()
-            if hasattr(part, "with_backend")
-        }
-        return replace(self, **changed)
 
 
 # H heads of queries, G heads of keys and of values, D numbers a head, d hidden numbers, F inner ones
@@ -176,7 +161,7 @@ class Stack:
 
         `place` [n] int32 are the rows of rotary tables.
         """
-        qkv = layer.qkv(y).view(y.shape[0], -1, self.head_size)
+        qkv = layer.qkv(y).unflatten(1, (-1, self.head_size))
         heads, key_heads = self.num_heads, self.num_key_heads
         query, key, value = qkv.split((heads, key_heads, key_heads), 1)
         if layer.query_norm is not None and layer.key_norm is not None:

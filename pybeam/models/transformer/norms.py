@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
@@ -33,6 +33,7 @@ class Norm:
     ) -> None:
         self.weight, self.bias, self.epsilon = weight, bias, epsilon  # [d] or [D]
         self._backend = backends.resolve("auto", weight.device) if is_packed else None
+        self.reader: Any = None  # the layer that computes the norm itself where it takes the rows
 
     def with_backend(self, backend: Backend) -> Norm:
         """Return the same norm, computed by this backend module, or by torch if it is not packed."""
@@ -53,17 +54,27 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Norms:
+class Part:
+    """A dataclass of layers, norms and other parts that a backend computes, beside numbers and tensors."""
+
+    def with_backend(self, backend: Backend) -> Self:
+        """Return the same part, computed by this backend module."""
+        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        changed = {
+            name: part.with_backend(backend)
+            for name, part in own.items()
+            if hasattr(part, "with_backend")
+        }
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Norms(Part):
     """The norms around a sublayer f: x becomes ``behind(x + added(f(before(x))))``. Each may be missing."""
 
     before: Norm | None = None
     added: Norm | None = None
     behind: Norm | None = None
-
-    def with_backend(self, backend: Backend) -> Norms:
-        """Return the same norms, computed by this backend module."""
-        norms = (self.before, self.added, self.behind)
-        return Norms(*(norm and norm.with_backend(backend) for norm in norms))
 
 
 def joined(
@@ -105,8 +116,9 @@ def add_and_norm(
 
     Where products cannot add to what they find, residual and bias are added in the norm's own kernel.
     """
-    if backend.adds_in_products or isinstance(linear, PackedLinear) or not x.numel():
+    is_left = norm.reader is not None and norm.reader.takes(x, has_norm=True)
+    if is_left or backend.adds_in_products or isinstance(linear, PackedLinear) or not x.numel():
         x = linear.add(x, y)
         return x, norm(x)
     product, bias = linear.without_bias(y)  # [n, d], [d]
-    return x, backend.add_norm(x, product, bias, norm.weight, norm.bias, norm.epsilon)
+    return x, backend.add_norm(x, product, bias, *norm.parts)

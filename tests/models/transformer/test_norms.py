@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import pybeam
 from pybeam import backends
 from pybeam.backends import torch_layers
+from pybeam.backends.torch_layers import FUNCTIONS
 from pybeam.engine.workspace import Workspace
 from pybeam.models import float8, load_model
 from pybeam.models.float8 import Float8Linear
@@ -37,6 +39,16 @@ def test_sums_within_norms(kind, tmp_path, monkeypatch):
         sums.append(len(x))
         return torch_layers.add_norm(x, *given)
 
+    normed = []
+
+    def product(x, weight, bias, activation, residual, norm):
+        """The kernel's formula, which stands in its docstring."""
+        normed.append(norm is not None)
+        if norm is not None:
+            x = Norm(*norm)(x)
+        y = FUNCTIONS[activation](F.linear(x, weight, bias))
+        return y if residual is None else residual.add_(y)
+
     reference = vars(backends.load("reference"))
     apart, together = (
         SimpleNamespace(**{**reference, "add_norm": add_norm, "adds_in_products": adds})
@@ -49,6 +61,12 @@ def test_sums_within_norms(kind, tmp_path, monkeypatch):
     results, _ = run(Workspace(model, algorithm, together), pybeam.Batch(2), requests)
     assert_alike(results, expected)
     assert len(sums) >= stats.steps
+    products = SimpleNamespace(product=product, takes_product=lambda *_: True)
+    inside = SimpleNamespace(**{**vars(together), "few_rows": products})
+    results, _ = run(Workspace(model, algorithm, inside), pybeam.Batch(2), requests)
+    assert_alike(results, expected)
+    # a norm behind the sum is the residual of the next sublayer, too
+    assert any(normed) == (kind != "bart")
 
 
 def test_a_product_in_eight_bits_adds_its_own_bias(monkeypatch):

@@ -1,0 +1,217 @@
+"""`product`: rows times a matrix in one launch, with the norm before it and all that stands behind it.
+
+A product of few rows should take as long as its weights take from memory. A program has up to 16 rows and a
+few columns of the result over the whole depth, so that no program waits for another. All its weights are on
+their way before it looks at a row, and lie in registers as tensor cores want them, so that they pass through
+no shared memory. Each warp multiplies a part of the depth, and the parts are added.
+
+The order of a row's sums depends on the shape of the matrix alone: a row's bits depend on no other row, nor
+on how many there are.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
+from pybeam.triton_kernels.layers import activated
+
+# rows and columns of a program are multiples of it
+LINES = tl.constexpr(8)
+# numbers that four lanes of a warp read at once, eight each
+PACK = tl.constexpr(32)
+
+
+@triton.jit
+def tile_of_lines(p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr):
+    """Load [LINES, packs, GROUPS, PACK] of lines that begin at `begin`; what is not there is 0."""
+    o_line = begin + tl.arange(0, GROUPS)[None, :] * LINES + tl.arange(0, LINES)[:, None]
+    m_x = (o_line < num_lines)[:, None, :, None] & (o_depth < depth)[None, :, None, :]
+    p_line = p_x + o_line.to(tl.int64)[:, None, :, None] * stride
+    return tl.load(p_line + o_depth[None, :, None, :], mask=m_x, other=0.0)
+
+
+@triton.jit
+def operand(b_x, PARTS: tl.constexpr):
+    """Return such a tile as [PARTS, lines, depth], in an order of the depth in which no number moves.
+
+    A lane of a tensor core's operand has pairs of numbers at distances of 8. The eight neighbours that it has
+    read are given to it as those, and the other operand is turned alike.
+    """
+    PACKS: tl.constexpr = b_x.shape[1] // PARTS
+    GROUPS: tl.constexpr = b_x.shape[2]
+    b_x = tl.reshape(b_x, [LINES, PACKS, PARTS, GROUPS, 4, 4, 2])
+    b_x = tl.permute(b_x, 2, 3, 0, 1, 5, 4, 6)
+    return tl.reshape(b_x, [PARTS, GROUPS * LINES, PACKS * PACK])
+
+
+@triton.jit
+def mean_of_rows(b_x, depth, PARTS: tl.constexpr):
+    """Return the mean [LINES, 1, GROUPS, 1] of lines of a tile; what one warp has is added first."""
+    GROUPS: tl.constexpr = b_x.shape[2]
+    b_x = tl.reshape(b_x, [LINES, b_x.shape[1] // PARTS, PARTS, GROUPS, PACK])
+    return tl.sum(tl.sum(tl.sum(b_x, 1), 3), 1)[:, None, :, None] / depth
+
+
+@triton.jit
+def normalised(b_x, b_scale, b_shift, o_depth, depth, epsilon, HAS_SHIFT, PARTS: tl.constexpr):
+    """`add_norm`'s norm of a tile of rows."""
+    b_wide = b_x.to(tl.float32)
+    if HAS_SHIFT:
+        b_wide -= mean_of_rows(b_wide, depth, PARTS)
+        b_wide = tl.where((o_depth < depth)[None, :, None, :], b_wide, 0.0)
+    b_wide /= tl.sqrt(mean_of_rows(b_wide * b_wide, depth, PARTS) + epsilon)
+    b_wide *= b_scale.to(tl.float32)
+    if HAS_SHIFT:
+        b_wide += b_shift.to(tl.float32)
+    return b_wide.to(b_x.dtype)
+
+
+@one_variant(layout=["num_columns", "depth", "x_stride"])
+def product_kernel(
+    p_y,
+    p_x,
+    p_weight,
+    p_bias,
+    p_residual,
+    p_scale,
+    p_shift,
+    num_rows,
+    num_columns,
+    depth,
+    x_stride,
+    epsilon,
+    ACTIVATION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PACKS: tl.constexpr,
+):
+    first_row, first_column = tl.program_id(1) * ROWS, tl.program_id(0) * COLUMNS
+    o_row, o_column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
+    m_row, m_column = o_row < num_rows, o_column < num_columns
+    o_depth = tl.arange(0, PACKS)[:, None] * PACK + tl.arange(0, PACK)[None, :]
+    weights = p_weight, first_column, num_columns, o_depth, depth, depth
+    b_weight = tile_of_lines(*weights, COLUMNS // LINES)
+    b_scale = 0.0
+    b_shift = 0.0
+    if p_scale is not None:
+        b_scale = tile_of_lines(p_scale, 0, LINES, o_depth, depth, 0, 1)
+    if p_shift is not None:
+        b_shift = tile_of_lines(p_shift, 0, LINES, o_depth, depth, 0, 1)
+    if p_bias is not None:
+        b_bias = tl.load(p_bias + o_column, mask=m_column, other=0.0)
+    await_kernels(IS_FENCE=True)
+    b_x = tile_of_lines(p_x, first_row, num_rows, o_depth, depth, x_stride, ROWS // LINES)
+    o_y = o_row.to(tl.int64)[:, None] * num_columns + o_column[None, :]
+    m_y = m_row[:, None] & m_column[None, :]
+    if p_residual is not None:
+        b_residual = tl.load(p_residual + o_y, mask=m_y, other=0.0)
+    # ptxas would mix loads and products, which wait for them: no load moves behind a barrier, and the sums
+    # begin with what is only there behind it, though this load is never made
+    tl.debug_barrier()
+    zero = tl.load(p_x, mask=num_rows < 0, other=0.0).to(tl.float32)
+    if p_scale is not None:
+        norm = b_scale, b_shift, o_depth, depth, epsilon
+        b_x = normalised(b_x, *norm, p_shift is not None, PARTS)
+    b_weight = tl.permute(operand(b_weight, PARTS), 0, 2, 1)
+    b_part = tl.full([PARTS, ROWS, COLUMNS], 0.0, tl.float32) + zero
+    b_part = tl.dot(operand(b_x, PARTS), b_weight, b_part, input_precision="ieee")
+    b_y = tl.sum(b_part, 0)
+    if p_bias is not None:
+        b_y += b_bias.to(tl.float32)[None, :]
+    b_y = activated(b_y, ACTIVATION)
+    if p_residual is not None:
+        b_y += b_residual.to(tl.float32)
+    tl.store(p_y + o_y, b_y.to(p_y.dtype.element_ty), mask=m_y)
+
+
+# numbers of a row whose product, and whose norm before it, fit the registers of a program
+MAX_DEPTH = {torch.bfloat16: 4096, torch.float16: 4096, torch.float32: 1024}
+MAX_NORMED_DEPTH = 1024
+# multiprocessors of the GPU on which products were compared with cuBLAS's: an H200, on 2026-11-26
+PROGRAMS = 132
+
+
+def takes_product(x: Tensor, weight: Tensor, has_norm: bool) -> bool:
+    """Whether `product` of x [n, in] and W [out, in] is faster than cuBLAS with kernels around it.
+
+    It is not where a multiprocessor has many programs, because each reads all of its rows again.
+    """
+    (num_rows, depth), num_columns = x.shape, weight.shape[0]
+    if x.dtype not in MAX_DEPTH or weight.dtype != x.dtype:
+        return False
+    most_rows = 64 if depth <= 256 else 16
+    most_columns = PROGRAMS * (32 if depth <= 1024 else 8)
+    most_depth = MAX_NORMED_DEPTH if has_norm else MAX_DEPTH[x.dtype]
+    is_small = num_rows <= most_rows and num_columns <= most_columns and depth <= most_depth
+    return is_small and num_rows > 0 and x.stride(1) == 1 and weight.is_contiguous()
+
+
+class Tile(NamedTuple):
+    """Rows, columns and warps of a program."""
+
+    rows: int
+    columns: int
+    num_warps: int
+
+
+def tile_of(num_rows: int, num_columns: int, depth: int) -> Tile:
+    """Choose the tile: programs for all multiprocessors, of few warps, whose sums are to be added."""
+    columns = 8 if num_columns <= 8 * PROGRAMS else 16
+    return Tile(8 if num_rows <= 8 else 16, columns, 4 if depth <= 256 else 8)
+
+
+def product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: int,
+    residual: Tensor | None,
+    norm: tuple[Tensor, Tensor | None, float] | None,
+    *,
+    tile: Tile | None = None,
+) -> Tensor:
+    """Compute ``residual + act(norm(x) W^T + b)`` [n, out], in the memory of the residual if there is one.
+
+    Args:
+        x: [n, in], few rows, see `takes_product`.
+        weight: W [out, in].
+        bias: [out].
+        activation: `pybeam.backends.torch_layers.Activation`.
+        residual: [n, out].
+        norm: weight, bias and epsilon of a layer norm, or without bias of a root-mean-square norm, as
+            `pybeam.backends.torch_layers` computes them; None: rows are multiplied as they are.
+        tile: how it is divided among programs; by default what is fast.
+    """
+    (num_rows, depth), num_columns = x.shape, weight.shape[0]
+    y = x.new_empty(num_rows, num_columns) if residual is None else residual
+    if y.numel():
+        scale, shift, epsilon = norm or (None, None, 0.0)
+        rows, columns, num_warps = tile or tile_of(num_rows, num_columns, depth)
+        num_packs = max(num_warps, triton.next_power_of_2(depth) // PACK.value)
+        grid = triton.cdiv(num_columns, columns), triton.cdiv(num_rows, rows)
+        product_kernel[grid](
+            y,
+            x,
+            weight,
+            bias,
+            residual,
+            scale,
+            shift,
+            num_rows,
+            num_columns,
+            depth,
+            x.stride(0),
+            epsilon,
+            ACTIVATION=int(activation),
+            ROWS=rows,
+            COLUMNS=columns,
+            PARTS=num_warps,
+            PACKS=num_packs,
+            num_warps=num_warps,
+        )
+    return y
