@@ -54,9 +54,10 @@ class FinishedBatch(NamedTuple):
         wants_log_probs: bool,
     ) -> FinishedBatch:
         """Request the hypotheses of these sources; `report` is their report."""
-        longest = max(report.depth) + 1
-        # few sizes are captured
-        capacity = -(-longest // PAGE_CELLS) * PAGE_CELLS
+        longest = capacity = max(report.depth) + 1
+        if state.replay is not None:
+            # few sizes are captured
+            capacity = 1 << (max(PAGE_CELLS, longest) - 1).bit_length()
         # where processors perturb scores, the score is the sum of the log-probabilities
         needs_log_probs = wants_log_probs or any(one.algorithm.perturbs for one in sources)
         found = state.finished(

@@ -17,8 +17,8 @@ from pybeam.backends.pinned import Replay, padded, replayed
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.cells import Cells
 
-# the fewest positions that are encoded at once
-LEAST_POSITIONS = 16
+# the fewest positions that are encoded at once, and the shortest lines of cells where a table has longer ones
+LEAST_POSITIONS, LEAST_WIDTH = 16, 128
 
 
 def encode(
@@ -37,7 +37,8 @@ def encode(
     table.take(slots, lengths.tolist())
     cells, kept = table.lines(slots, lengths.tolist())
     num_sources, num_positions = _sizes(len(sources), len(kept))
-    width = 1 << (cells.shape[1] - 1).bit_length()
+    # those of a long source alone are longer
+    width = min(table.cell.shape[1], max(LEAST_WIDTH, 1 << (cells.shape[1] - 1).bit_length()))
     length = padded(lengths, num_sources)
     offset = np.concatenate(([0], length.cumsum()))
     position = np.arange(len(kept)) - offset[: len(sources)].repeat(lengths)
