@@ -42,8 +42,8 @@ def check(launch: Launch, capability: int) -> None:
     loop = max(assembly.loops, key=lambda loop: len(loop.instructions))
     row_bytes = launch.options["HEAD_SIZE"] * launch.arguments[0].itemsize
     num_threads = 32 * launch.options["num_warps"]
-    # every thread copies its share of the keys and of the values 16 bytes at a time
-    num_wide = loop.count(r"\bLDGSTS\.E\S*\.128")
+    # every thread reads its share of the keys and of the values 16 bytes at a time
+    num_wide = loop.count(r"\bLDG(STS)?\.E\S*\.128")
     assert num_wide >= 2 * launch.options["BLOCK_N"] * row_bytes // (16 * num_threads)
     assert loop.count(r"\b(LDL|STL)") == 0
     assert (loop.count("HMMA|HGMMA") > 0) == (launch.arguments[0].itemsize == 2)

@@ -186,6 +186,9 @@ def tree_attention_kernel(
         p_key_line, p_value_line = lines_of(pools, nodes.cell, nodes.new_cell, first_new + o_n)
         m_line = m_n[:, None] & m_d
         b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
+        p_value_line = tl.expand_dims(p_value_line, CELLS) + tl.expand_dims(o_d, ROWS)
+        m_value = tl.expand_dims(m_n, CELLS) & tl.expand_dims(o_d < HEAD_SIZE, ROWS)
+        b_value = tl.load(p_value_line, mask=m_value, other=0.0)
         b_product = products_of(b_query, b_key, ROWS)
         m_sees = sees(nodes.words, bits, m_n, MASK_WORDS, ROWS)
         b_back = b_product
@@ -201,9 +204,6 @@ def tree_attention_kernel(
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - tl.expand_dims(b_shift, CELLS))
         b_scale = tl.exp2(b_peak - b_shift)
-        p_value_line = tl.expand_dims(p_value_line, CELLS) + tl.expand_dims(o_d, ROWS)
-        m_value = tl.expand_dims(m_n, CELLS) & tl.expand_dims(o_d < HEAD_SIZE, ROWS)
-        b_value = tl.load(p_value_line, mask=m_value, other=0.0)
         b_sum = add_weighted(b_sum * tl.expand_dims(b_scale, CELLS), b_weight, b_value, ROWS)
         b_total = b_total * b_scale + tl.sum(b_weight, CELLS)
         b_peak = b_new_peak
