@@ -40,8 +40,14 @@ from pybeam.triton_kernels.beam.finish import (
 from pybeam.triton_kernels.beam.read import NUM_REPORTED
 from pybeam.triton_kernels.beam.stop import decide
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
-from pybeam.triton_kernels.tree.append import append_nodes, counts_of, take_pages
-from pybeam.triton_kernels.tree.survivors import LISTS, Numbers, span_of, survivors_at
+from pybeam.triton_kernels.tree.append import append_nodes, take_pages
+from pybeam.triton_kernels.tree.survivors import (
+    LISTS,
+    Numbers,
+    counts_of,
+    span_of,
+    survivors_at,
+)
 
 HELD = tl.constexpr(int(Finishing.HELD))
 # columns of a report that are stored at once
@@ -170,7 +176,7 @@ def commit_kernel(
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     if beams is not None:
         i_live = tl.load(p_live + i_source).to(tl.int64)
-    first_row, num_entries = span_of(survivors, numbers)
+    span = span_of(survivors, numbers)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
     if beams is not None:
         if i_source == tl.num_programs(0) - 1:
@@ -184,7 +190,7 @@ def commit_kernel(
             report_line(tree, beams.ints, i_live, p_report, i_source)
         return
     counts = counts_of(tree, i_slot)
-    rows = survivors_at(survivors, numbers, first_row, num_entries, o_row)
+    rows = survivors_at(survivors, numbers, span, o_row)
     m_live, b_parent = rows[2], rows[3]
     num_rows = tl.sum(m_live.to(tl.int32), 0)
     if beams is not None:
@@ -229,7 +235,7 @@ def commit_kernel(
                 count = tl.minimum(count, first + max_rows)
                 finish_left(step, listed, i_slot, first, count, num_listed, KEEPS_BEST, CHUNK)
             holds: tl.constexpr = FINISHING == HELD
-            num_entries = tl.maximum(num_entries, 0)
+            num_entries = tl.maximum(span[1], 0)
             replace_beam(
                 step, rows, p_ints, i_slot, reason, num_entries, num_rows, holds, BLOCK_ROWS
             )

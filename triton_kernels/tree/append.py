@@ -37,22 +37,11 @@ def take_pages(tree, p_needed, i_source):
 
 
 @triton.jit
-def counts_of(tree, i_slot):
-    """Return how many nodes, live nodes, free cells and pages a slot has."""
-    return (
-        tl.load(tree.num_nodes + i_slot),
-        tl.load(tree.num_live + i_slot),
-        tl.load(tree.num_free + i_slot),
-        tl.load(tree.num_pages + i_slot),
-    )
-
-
-@triton.jit
 def append_nodes(
     tree,
     survivors,
     numbers,
-    rows,  # see `survivors_of`
+    rows,  # see `survivors_at`
     num_rows,  # that go on
     i_slot,
     counts,  # `counts_of` the slot

@@ -6,7 +6,14 @@ from pybeam.contracts import Survivors
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.tree.masks import inherit_masks
 from pybeam.triton_kernels.tree.paths import inherit_paths
-from pybeam.triton_kernels.tree.survivors import LISTS, Numbers, store_lists, survivors_of
+from pybeam.triton_kernels.tree.survivors import (
+    LISTS,
+    Numbers,
+    counts_of,
+    span_of,
+    store_lists,
+    survivors_at,
+)
 
 
 @one_variant(anywhere=LISTS)
@@ -44,16 +51,19 @@ def inherit_kernel(
         eos_id, capacity, num_slots, max_nodes, max_rows, max_live, max_free, max_pages, max_path
     )
     i_source = tl.program_id(0)
+    # loads come first, so that they wait together
+    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    span = span_of(survivors, numbers)
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one
         tl.store(p_needed + tl.num_programs(0), tl.load(tree.num_free_pages))
-    i_slot = tl.load(p_slot + i_source).to(tl.int64)
     if (i_slot < 0) | (i_slot >= num_slots):
         tl.store(p_needed + i_source, 0)
         return
-    _, _, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
-    num_live = tl.minimum(tl.load(tree.num_live + i_slot), max_live)
-    num_free = tl.load(tree.num_free + i_slot)
+    num_nodes, num_live, num_free, num_pages = counts_of(tree, i_slot)
+    o_row = tl.arange(0, BLOCK_ROWS)
+    _, _, m_live, b_parent = survivors_at(survivors, numbers, span, o_row)
+    num_live = tl.minimum(num_live, max_live)
     if MASK_WORDS == 0:
         p_place += i_source.to(tl.int64) * max_live
         num_kept = inherit_paths(
@@ -70,6 +80,7 @@ def inherit_kernel(
         )
     else:
         num_kept = inherit_masks(
-            tree, survivors, numbers, i_slot, num_live, num_free, MASK_WORDS, BLOCK_CELLS
+            tree, survivors, numbers, span, i_slot, num_live, num_free, MASK_WORDS, BLOCK_CELLS
         )
-    store_lists(tree, numbers, p_needed, i_slot, m_live, num_live, num_kept, num_free)
+    counts = num_nodes, num_live, num_free, num_pages
+    store_lists(tree, numbers, p_needed, i_slot, m_live, counts, num_kept)

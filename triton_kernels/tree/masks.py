@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.arithmetic import exclusive_sum
-from pybeam.triton_kernels.tree.survivors import span_of, survivors_at
+from pybeam.triton_kernels.tree.survivors import survivors_at
 
 NEAR_ROWS = tl.constexpr(8)
 
@@ -19,16 +19,15 @@ def row_bits(m_row, word: tl.constexpr, BLOCK_ROWS: tl.constexpr):
 
 @triton.jit
 def inherited_word(
-    survivors, numbers, b_word, b_word_1, word: tl.constexpr, MASK_WORDS: tl.constexpr
+    survivors, numbers, span, b_word, b_word_1, word: tl.constexpr, MASK_WORDS: tl.constexpr
 ):
     """Return a word of the new masks of nodes: the bits of rows whose parents saw a node."""
-    first, num_rows = span_of(survivors, numbers)
     b_new = tl.zeros_like(b_word)
     # one row after another, so that a node needs no more than its thread has; a few are loaded at a time
-    for start in range(64 * word, tl.minimum(num_rows, 64 * word + 64), NEAR_ROWS):
+    for start in range(64 * word, tl.minimum(span[1], 64 * word + 64), NEAR_ROWS):
         for i in tl.static_range(NEAR_ROWS):
             i_row = start + i
-            _, _, is_live, parent = survivors_at(survivors, numbers, first, num_rows, i_row)
+            _, _, is_live, parent = survivors_at(survivors, numbers, span, i_row)
             b_old = b_word
             if MASK_WORDS == 2:
                 b_old = tl.where(parent >= 64, b_word_1, b_word)
@@ -42,6 +41,7 @@ def inherit_masks(
     tree,
     survivors,
     numbers,
+    span,  # see `span_of`
     i_slot,
     num_live,
     num_free,
@@ -66,10 +66,10 @@ def inherit_masks(
         b_word_1 = b_word
         if MASK_WORDS == 2:
             b_word_1 = tl.load(p_word + 1, mask=m_old, other=0)
-        b_new = inherited_word(survivors, numbers, b_word, b_word_1, 0, MASK_WORDS)
+        b_new = inherited_word(survivors, numbers, span, b_word, b_word_1, 0, MASK_WORDS)
         b_any = b_new
         if MASK_WORDS == 2:
-            b_new_1 = inherited_word(survivors, numbers, b_word, b_word_1, 1, MASK_WORDS)
+            b_new_1 = inherited_word(survivors, numbers, span, b_word, b_word_1, 1, MASK_WORDS)
             b_any = b_new | b_new_1
         m_kept = b_any != 0
         b_kept = m_kept.to(tl.int32)

@@ -29,13 +29,6 @@ LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
 @triton.jit
-def survivors_of(survivors, numbers, BLOCK_ROWS: tl.constexpr):
-    """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
-    first, num_rows = span_of(survivors, numbers)
-    return survivors_at(survivors, numbers, first, num_rows, tl.arange(0, BLOCK_ROWS))
-
-
-@triton.jit
 def span_of(survivors, numbers):
     """Return where the survivors of a source that become rows begin, and how many there are."""
     i_source = tl.program_id(0)
@@ -45,8 +38,12 @@ def span_of(survivors, numbers):
 
 
 @triton.jit
-def survivors_at(survivors, numbers, first, num_rows, o_row):
-    """`survivors_of`, for some rows or one."""
+def survivors_at(survivors, numbers, span, o_row):
+    """Return the columns of the survivors of a span that become these rows, or this one.
+
+    Behind them come which of them exist, which go on, and their parents or -1.
+    """
+    first, num_rows = span
     m_row = o_row < num_rows
     o_survivor = first + o_row
     b_parent = tl.load(survivors.parent + o_survivor, mask=m_row, other=-1)
@@ -56,14 +53,28 @@ def survivors_at(survivors, numbers, first, num_rows, o_row):
 
 
 @triton.jit
-def store_lists(tree, numbers, p_needed, i_slot, m_live, num_live, num_kept, num_free):
-    """Store that nodes have left the live list, and the pages that the nodes of these survivors need."""
+def counts_of(tree, i_slot):
+    """Return how many nodes, live nodes, free cells and pages a slot has."""
+    return (
+        tl.load(tree.num_nodes + i_slot),
+        tl.load(tree.num_live + i_slot),
+        tl.load(tree.num_free + i_slot),
+        tl.load(tree.num_pages + i_slot),
+    )
+
+
+@triton.jit
+def store_lists(tree, numbers, p_needed, i_slot, m_live, counts, num_kept):
+    """Store that nodes have left the live list, and the pages that the nodes of these survivors need.
+
+    `counts` are `counts_of` the slot, with no more live nodes than there is room for.
+    """
+    num_nodes, num_live, num_free, num_pages = counts
     num_free = tl.minimum(num_free + num_live - num_kept, numbers.max_free)
-    num_nodes = tl.load(tree.num_nodes + i_slot)
     room = tl.minimum(numbers.max_nodes - num_nodes, numbers.max_live - num_kept)
     num_new = tl.minimum(tl.sum(m_live.to(tl.int32), 0), room)
     needed = tl.cdiv(tl.maximum(num_new - num_free, 0), PAGE_CELLS)
-    page_room = numbers.max_pages - tl.load(tree.num_pages + i_slot)
+    page_room = numbers.max_pages - num_pages
     tl.store(p_needed + tl.program_id(0), tl.minimum(needed, page_room))
     # every thread has read the counters before one overwrites them
     tl.debug_barrier()
