@@ -302,8 +302,9 @@ class Decoder(InProcess):
         from pybeam.engine.warm_up import LENGTHS, some_requests
 
         requests = some_requests(self.model, min(self.schedule.n, 64))
-        # one length at a time, too: few rows have steps of their own, and few positions an encoder of theirs
-        batches = requests, *([one] for one in requests[: len(LENGTHS)])
+        # few rows have steps of their own, and where encoders are captured, few positions have one of theirs
+        alone = requests[: len(LENGTHS) if self._uses_graphs else 1]
+        batches = requests, *([one] for one in alone)
         # memory grows with the first, and what is captured is asked for twice
         for batch in batches * 2:
             self.decode(batch, on_error="return")
