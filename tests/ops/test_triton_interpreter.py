@@ -21,7 +21,9 @@ A_LITTLE = {
         "test_no_rows",
         "test_rows_behind_the_last_offset_change_nothing",
     ),
-    "ops/interpreted/test_keys.py": ("test_the_largest_are_kept_in_few_passes[from end to end]",),
+    "ops/interpreted/test_keys.py": (
+        "test_as_many_keys_reach_it_after_few_passes[from end to end]",
+    ),
     "ops/interpreted/test_select_slices.py": (
         "test_equal_candidates_of_a_wide_beam",
         "test_lists_fit_the_widest_beams",

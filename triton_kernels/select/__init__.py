@@ -1,9 +1,9 @@
 """`select` in one launch: programs read rows in slices, and the last one to finish goes on.
 
-A program reads one slice of one row. The last program of a row ranks the row's best tokens. The last
-row of a beam ranks the beam's candidates and applies the rules. A beam in which no row moves has a
-program of its own. Programs leave their results in a scratch buffer and count arrivals. None waits for
-another, and results are combined in an order that does not depend on timing.
+A program reads one slice of one row. The last program of a beam ranks the beam's candidates and applies
+the rules. A beam in which no row moves has a program of its own. Programs leave their results in scratch
+memory and count arrivals. None waits for another, and results are combined in an order that does not
+depend on timing.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pybeam.contracts import MASK_WIDTH, MAX_CANDIDATES_ON_GPU, SelectOptions, Survivors
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.select.candidates import STAT, TILE
 from pybeam.triton_kernels.select.kernel import select_kernel
 from pybeam.triton_kernels.select.options import MAX_EOS, MORE_EOS, OPTIONAL, PLAIN
 from pybeam.triton_kernels.select.slice import DEPTH, LANES, MAX_SLICES
@@ -65,14 +66,13 @@ def select(
     pack = PACK_BYTES // logits.element_size()
     num_slices, num_tiles = slices(num_rows, num_columns, pack)
     lists = lists_for(options)
-    scratch = torch.empty(
-        num_rows * (num_slices * LANES.value + 2 * lists.size)
-        + num_beams * 2 * lists.size
-        + score.numel(),
-        dtype=torch.int64,
-        device=device,
+    num_groups = num_rows * num_slices * LANES.value
+    new_lists = torch.empty(
+        num_beams, 2 * (lists.room + lists.size), dtype=torch.int64, device=device
     )
-    stats = torch.empty(2 * num_rows * (1 + num_slices), dtype=torch.float32, device=device)
+    places = torch.empty(num_groups + num_rows + score.numel(), dtype=torch.int32, device=device)
+    num_stats = num_groups + num_rows * (2 * num_slices + STAT.value) + num_beams * 2 * lists.size
+    stats = torch.empty(num_stats, dtype=torch.float32, device=device)
     base, lead, (row_stride, _) = aligned(logits)
     select_kernel[(num_rows * num_slices + num_beams,)](
         base,
@@ -84,9 +84,10 @@ def select(
         floats,
         counts,
         has_nan,
-        scratch,
+        new_lists,
+        places,
         stats,
-        counters(num_rows + num_beams, device),
+        counters(num_beams, device),
         row_stride,
         lead,
         num_columns,
@@ -102,7 +103,7 @@ def select(
         capacity,
         PACK=pack,
         LIST=lists.size,
-        CHUNK=lists.chunk,
+        ROOM=lists.room,
         num_warps=lists.num_warps,
         maxnreg=min(REGISTERS, ALL_REGISTERS // (32 * lists.num_warps)),
     )
@@ -110,26 +111,26 @@ def select(
 
 
 class Lists(NamedTuple):
-    """The sizes of the lists in which programs rank keys, and the warps of a program."""
+    """The sizes of the lists in which a program ranks candidates, and the warps of a program."""
 
-    size: int
-    chunk: int  # keys that are compared at once, those of the list included
+    size: int  # the most that are wanted
+    room: int  # for those that may be among the best
     num_warps: int
 
 
+ROOM = 2 * TILE.value
 # candidates of beams of up to 128 rows
-NARROW = Lists(256, 1024, LANES.value // 32)
+NARROW = Lists(256, ROOM, LANES.value // 32)
 
 
 def lists_for(options: SelectOptions) -> Lists:
     """Return lists for all beams whose survivors fit in the capacity."""
-    # a row ranks the tokens that end a hypothesis beside the best ones
-    most = max(options.most_candidates, options.most_places + 2 * MAX_EOS.value)
     if options.most_places <= MASK_WIDTH and options.most_candidates <= NARROW.size:
         return NARROW
-    size = min(triton.next_power_of_2(max(most, 2 * NARROW.size)), MAX_CANDIDATES_ON_GPU)
-    # sixteen keys of a chunk for each thread
-    return Lists(size, 2 * size, min(32, max(NARROW.num_warps, size // 256)))
+    most = triton.next_power_of_2(max(options.most_candidates, 2 * NARROW.size))
+    size = min(most, MAX_CANDIDATES_ON_GPU)
+    # sixteen bins for each thread
+    return Lists(size, 2 * size + ROOM, min(32, max(NARROW.num_warps, size // 256)))
 
 
 def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:

@@ -1,53 +1,36 @@
-"""Find the survivors of one beam, after the best tokens of all its rows have been ranked."""
+"""Find the survivors of one beam, after all its rows have been read."""
 
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.select.keys import (
-    EMPTY,
-    add_keys,
-    index_of,
-    key_of,
-    sort_keys,
-    value_of,
+from pybeam.triton_kernels.select.candidates import (
+    STAT,
+    Beam,
+    bound_rows,
+    combine_slices,
+    find_rows,
+    rank_candidates,
 )
+from pybeam.triton_kernels.select.keys import EMPTY, index_of, value_of
 from pybeam.triton_kernels.select.options import (
+    BAN_EOS,
     BEST_FINISHED,
     FORCED,
     HELD,
-    IS_ENDED,
     LOCAL_MARGIN,
     MARGIN,
+    MAX_CANDIDATES,
     REFILL,
     SHRINK,
     ends,
-    limit_of,
     load_given,
     num_eos,
 )
 from pybeam.triton_kernels.select.row import BLOCK
 
 HALF = tl.constexpr(1 << 16)
-
-
-class Ranked(NamedTuple):
-    """Where the ranked tokens of rows stand: pointers, and a number."""
-
-    row_of: tl.tensor  # rows of entries, -1 for held ones
-    total: tl.tensor  # peak and log of the sum of every row
-    key: tl.tensor  # of the best token of the first row
-    row_words: tl.tensor  # from the keys of one row to those of the next
-
-
-class Beam(NamedTuple):
-    """One beam: its first entry, its entries, and how many tokens of a row matter, or the only one."""
-
-    begin: tl.tensor
-    size: tl.tensor
-    limit: tl.tensor
-    forced: tl.tensor
 
 
 class Candidates(NamedTuple):
@@ -61,76 +44,18 @@ class Candidates(NamedTuple):
 
 
 @triton.jit
-def find_rows(inputs, ranked, begin, end, first_row):
-    """Write the row of every entry of a beam, -1 for a held one; returns whether one has a NaN."""
-    has_ended = (inputs.given & IS_ENDED) > 0
-    has_nan = begin * 0
-    row = first_row
-    for start in range(begin, end, BLOCK):
-        o_entry = start + tl.arange(0, BLOCK)
-        m_entry = o_entry < end
-        b_ended = tl.load(inputs.is_ended + o_entry, mask=m_entry & has_ended, other=0).to(tl.int32)
-        m_live = m_entry & (b_ended == 0)
-        b_row = row + tl.cumsum(m_live.to(tl.int32), 0) - 1
-        tl.store(ranked.row_of + o_entry, tl.where(m_live, b_row, -1), mask=m_entry)
-        b_log_sum = tl.load(
-            ranked.total + 2 * b_row.to(tl.int64) + 1, mask=m_live, other=0.0, cache_modifier=".cg"
-        )
-        has_nan |= tl.max((b_log_sum != b_log_sum).to(tl.int32), 0)
-        row += tl.sum(m_live.to(tl.int32), 0)
-    tl.debug_barrier()
-    return has_nan
-
-
-@triton.jit
-def candidates_of(inputs, ranked, beam, b_parent, b_rank, m_candidate):
-    """Return the candidates of these entries and ranks. A score of -inf stands for none."""
-    p_score, p_row = inputs.score + beam.begin + b_parent, ranked.row_of + beam.begin + b_parent
-    b_score = tl.load(p_score, mask=m_candidate, other=-float("inf"))
-    b_row = tl.load(p_row, mask=m_candidate, other=-1, cache_modifier=".cg").to(tl.int64)
+def candidates_of(inputs, scratch, beam, b_upper, b_lower, m_candidate):
+    """Return the candidates of these keys."""
+    b_parent = index_of(b_upper)
+    p_row = scratch.row_of + beam.begin + b_parent
+    b_row = tl.load(p_row, mask=m_candidate, other=-1)
     m_held = m_candidate & (b_row < 0)
-    m_token = m_candidate & (b_row >= 0) & (b_rank < beam.limit) & (beam.forced < 0)
-    p_key = ranked.key + b_row * ranked.row_words + b_rank
-    b_key = tl.load(p_key, mask=m_token, other=EMPTY, cache_modifier=".cg")
-    p_total = ranked.total + 2 * b_row
-    b_peak = tl.load(p_total, mask=m_token, other=0.0, cache_modifier=".cg")
-    b_log_sum = tl.load(p_total + 1, mask=m_token, other=0.0, cache_modifier=".cg")
-    m_single = (m_held | (beam.forced >= 0)) & (b_rank == 0)
-    b_log_prob = tl.where(b_key > EMPTY, (value_of(b_key) - b_peak) - b_log_sum, -float("inf"))
-    b_log_prob = tl.where(m_single, 0.0, b_log_prob)
-    b_token = tl.where(beam.forced >= 0, beam.forced, index_of(b_key))
-    b_token = tl.where(m_held, inputs.eos[0], b_token)
-    return Candidates(b_token, b_parent, b_score + b_log_prob, b_log_prob, m_held)
-
-
-@triton.jit
-def rank_candidates(inputs, ranked, beam, wanted, p_list, LIST: tl.constexpr, CHUNK: tl.constexpr):
-    """Write the keys of the best `wanted` candidates of a beam in order; returns how many there are.
-
-    The index of a key is LIST * parent + rank. There is room for LIST keys at `p_list`, and for as many
-    behind them, where they stand in order. CHUNK candidates are compared at once, the best of the earlier
-    ones included; it is more than LIST.
-    """
-    # rank by rank: when no parent has a candidate that counts, neither have the ranks behind it
-    num_candidates = beam.size * tl.maximum(beam.limit, 1)
-    o_chunk = tl.arange(0, CHUNK)
-    num_kept = beam.size * 0
-    bound = num_kept.to(tl.int64) + EMPTY
-    start = num_kept
-    num_beaten = num_kept  # candidates in a row that did not count
-    while (start < num_candidates) & (num_beaten < beam.size):
-        o_candidate = start + o_chunk - num_kept
-        m_candidate = (o_chunk >= num_kept) & (o_candidate < num_candidates)
-        b_rank = o_candidate // beam.size
-        b_parent = o_candidate % beam.size
-        found = candidates_of(inputs, ranked, beam, b_parent, b_rank, m_candidate)
-        b_key = key_of(found.score, b_parent * LIST + b_rank)
-        start += CHUNK - num_kept
-        num_beaten += CHUNK - num_kept
-        num_kept, bound, has_larger = add_keys(b_key, num_kept, bound, wanted, p_list)
-        num_beaten = tl.where(has_larger, 0, num_beaten)
-    sort_keys(p_list, num_kept, p_list + LIST, 0, LIST)
-    return num_kept
+    m_token = m_candidate & (b_row >= 0) & (beam.forced < 0)
+    p_stat = scratch.stat + b_row.to(tl.int64) * STAT
+    b_peak = tl.load(p_stat, mask=m_token, other=0.0)
+    b_log_sum = tl.load(p_stat + 1, mask=m_token, other=0.0)
+    b_log_prob = tl.where(m_token, (value_of(b_lower) - b_peak) - b_log_sum, 0.0)
+    return Candidates(index_of(b_lower), b_parent, value_of(b_upper), b_log_prob, m_held)
 
 
 @triton.jit
@@ -204,38 +129,52 @@ def write_survivors(survivors, i_beam, found, m_finished, m_kept, capacity):
 
 
 @triton.jit
+def beam_of_entries(inputs, i_beam, first_row, num_rows, LIST: tl.constexpr):
+    """Return what is wanted of a beam."""
+    given = inputs.given
+    begin, end = tl.load(inputs.offset + i_beam), tl.load(inputs.offset + i_beam + 1)
+    width = tl.load(inputs.width + i_beam)
+    wanted = tl.where(inputs.finishing == REFILL, (1 + num_eos(given)) * width, width)
+    # beams with more candidates than the list has room for see fewer than the rule says
+    wanted = tl.maximum(tl.minimum(wanted, LIST), 0)
+    limit = load_given(inputs.max_candidates, i_beam, given, MAX_CANDIDATES, LIST)
+    limit = tl.maximum(tl.minimum(limit, wanted), 0)
+    forced = load_given(inputs.forced, i_beam, given, FORCED, -1)
+    bans_eos = load_given(inputs.ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32)
+    return Beam(begin, end - begin, first_row, num_rows, wanted, limit, forced, bans_eos)
+
+
+@triton.jit
 def finish_beam(
     inputs,
-    ranked,
+    logits,
+    scratch,
     survivors,
-    p_list,
     i_beam,
     first_row,
+    num_rows,
     capacity,
+    PACK: tl.constexpr,
     LIST: tl.constexpr,
-    CHUNK: tl.constexpr,
+    ROOM: tl.constexpr,
 ):
     """Rank the candidates of all rows of a beam, apply the rules and write the survivors."""
-    begin = tl.load(inputs.offset + i_beam)
-    end = tl.load(inputs.offset + i_beam + 1)
-    has_nan = find_rows(inputs, ranked, begin, end, first_row)
-    width = tl.load(inputs.width + i_beam)
-    wanted = tl.where(inputs.finishing == REFILL, (1 + num_eos(inputs.given)) * width, width)
-    # beams with more candidates than the list has room for see fewer than the rule says
-    wanted = tl.minimum(wanted, LIST)
-    limit = limit_of(inputs, i_beam)
-    forced = load_given(inputs.forced, i_beam, inputs.given, FORCED, -1)
-    beam = Beam(begin, end - begin, limit, forced)
+    beam = beam_of_entries(inputs, i_beam, first_row, num_rows, LIST)
+    p_list = scratch.list + i_beam.to(tl.int64) * (2 * ROOM + 2 * LIST)
+    find_rows(inputs, scratch, beam)
+    has_nan = combine_slices(inputs, logits, scratch, beam)
     num_candidates = has_nan * 0
-    if (wanted > 0) & (has_nan == 0):
-        num_candidates = rank_candidates(inputs, ranked, beam, wanted, p_list, LIST, CHUNK)
+    if (beam.wanted > 0) & (has_nan == 0):
+        bound_rows(logits, scratch, beam, scratch.bin + i_beam * (2 * LIST), 2 * LIST)
+        num_candidates = rank_candidates(inputs, logits, scratch, beam, p_list, PACK, LIST, ROOM)
     o_rank = tl.arange(0, LIST)
     m_candidate = o_rank < num_candidates
-    p_sorted = p_list + LIST
-    b_key = tl.load(p_sorted + o_rank, mask=m_candidate, other=EMPTY, cache_modifier=".cg")
-    b_place = index_of(b_key)
-    found = candidates_of(inputs, ranked, beam, b_place // LIST, b_place % LIST, m_candidate)
+    p_sorted = p_list + 2 * ROOM
+    b_upper = tl.load(p_sorted + o_rank, mask=m_candidate, other=EMPTY)
+    b_lower = tl.load(p_sorted + LIST + o_rank, mask=m_candidate, other=EMPTY)
+    found = candidates_of(inputs, scratch, beam, b_upper, b_lower, m_candidate)
     b_ends = ends(found.token, inputs.eos)
+    width = tl.load(inputs.width + i_beam)
     m_finished, m_next = finish(b_ends, m_candidate, width, inputs.finishing, LIST)
     m_kept = prune(inputs, i_beam, found, m_finished, m_next)
     write_survivors(survivors, i_beam, found, m_finished, m_kept, capacity)

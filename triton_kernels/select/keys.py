@@ -13,8 +13,6 @@ LAST = tl.constexpr(2**31 - 1)  # no index is larger
 FEW = tl.constexpr(8)  # up to so many largest keys are found one by one
 DIGIT_BITS = tl.constexpr(5)  # of a key, counted in one pass: a digit for every lane of a warp
 DIGITS = tl.constexpr(32)
-SORT_STEP = tl.constexpr(16)  # keys that are compared with all others at once, if those are few
-FEW_KEYS = tl.constexpr(256)
 
 
 @triton.jit
@@ -79,50 +77,3 @@ def bits_of(difference):
     """How many bits the difference of two keys has, or one more; a negative one is above 2**63."""
     bits = difference.to(tl.uint64, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
     return (bits >> 23) - 126
-
-
-@triton.jit
-def keep_largest(b_key, n, p_kept):
-    """Write the n largest keys in any order; returns how many there are and a bound.
-
-    A further key can be among the n largest only if it is above the bound.
-    """
-    least = nth_largest(b_key, n)
-    m_kept = b_key >= least
-    b_place = tl.cumsum(m_kept.to(tl.int32), 0) - 1
-    tl.store(p_kept + b_place, b_key, mask=m_kept)
-    num_kept = tl.sum(m_kept.to(tl.int32), 0)
-    tl.debug_barrier()
-    return num_kept, tl.where(num_kept < n, EMPTY, least)
-
-
-@triton.jit
-def add_keys(b_key, num_kept, bound, n, p_kept):
-    """Keep the n largest keys of a block, and of those that are kept already.
-
-    The block is empty in so many places, its first ones. Returns how many are kept, the new bound of
-    `keep_largest`, and whether the block had a key above the old one.
-    """
-    has_larger = tl.max(b_key, 0) > bound
-    if has_larger:
-        o_key = tl.arange(0, b_key.shape[0])
-        b_kept = tl.load(p_kept + o_key, mask=o_key < num_kept, other=EMPTY, cache_modifier=".cg")
-        num_kept, bound = keep_largest(tl.maximum(b_key, b_kept), n, p_kept)
-    return num_kept, bound, has_larger
-
-
-@triton.jit
-def sort_keys(p_key, num_keys, p_sorted, capacity, SIZE: tl.constexpr):
-    """Write at most SIZE keys in order, by counting those that come before; pad up to `capacity`."""
-    STEP: tl.constexpr = SORT_STEP if SIZE <= FEW_KEYS else SORT_STEP // 4
-    o_key = tl.arange(0, SIZE)
-    b_key = tl.load(p_key + o_key, mask=o_key < num_keys, other=EMPTY, cache_modifier=".cg")
-    b_place = tl.zeros([SIZE], tl.int32)
-    for start in range(0, num_keys, STEP):
-        o_other = start + tl.arange(0, STEP)
-        m_other = o_other < num_keys
-        b_other = tl.load(p_key + o_other, mask=m_other, other=EMPTY, cache_modifier=".cg")
-        b_place += tl.sum((b_other[:, None] > b_key[None, :]).to(tl.int32), 0)
-    tl.store(p_sorted + b_place, b_key, mask=o_key < num_keys)
-    tl.store(p_sorted + o_key, EMPTY, mask=(o_key >= num_keys) & (o_key < capacity))
-    tl.debug_barrier()

@@ -77,14 +77,3 @@ def ends(b_token, eos):
 def num_eos(given):
     """Return how many EOS ids there are."""
     return 1 + (given >> MORE_EOS)
-
-
-@triton.jit
-def limit_of(inputs, i_beam):
-    """Return how many of a row's best tokens can matter to its beam."""
-    width, num_columns = tl.load(inputs.width + i_beam), inputs.num_columns
-    limit = load_given(inputs.max_candidates, i_beam, inputs.given, MAX_CANDIDATES, num_columns)
-    # REFILL keeps the best candidates that go on, and only EOS does not go on
-    refills = (inputs.finishing == REFILL) & (width > 0)
-    most = width + tl.where(refills, num_eos(inputs.given), 0)
-    return tl.maximum(tl.minimum(tl.minimum(limit, most), num_columns), 0)
