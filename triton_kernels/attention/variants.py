@@ -9,7 +9,7 @@ import triton.language as tl
 
 MAX_SPLITS = 32
 # a part of fewer blocks costs more to merge than it saves
-MIN_BLOCKS = tl.constexpr(4)
+MIN_BLOCKS = tl.constexpr(8)
 
 
 class Variant(NamedTuple):
@@ -61,5 +61,5 @@ def num_multiprocessors(device: torch.device) -> int:
 def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
     """Choose into how many parts a tree is split: enough to give every multiprocessor two programs."""
     wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
-    useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
+    useful = max_cells // (block_n * MIN_BLOCKS.value)
     return max(1, min(wanted, useful, MAX_SPLITS))
