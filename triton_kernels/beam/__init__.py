@@ -31,8 +31,9 @@ WARP_SIZE = 32
 # live nodes that a program holds at a time, and of these one warp
 TILE_WORDS = 2048
 WARP_CELLS = 64
-# rows of a beam that one warp moves
-WARP_ROWS = 128
+# rows of a beam that one warp commits, and whose paths one warp moves
+WARP_ROWS = 32
+WARP_PATHS = 128
 MAX_WARPS = 16
 # what the second launch is told where there are no beams
 NO_BEAMS = (*[None] * 8, 0, 0)
@@ -173,13 +174,14 @@ def _commit(
     num_warps = min(triton.cdiv(block_rows, WARP_ROWS), MAX_WARPS)
     # a beam of few rows has few nodes
     block_cells = TILE_WORDS // 2 if has_paths else min(TILE_WORDS, 16 * block_rows)
+    inherit_warps = max(4, block_rows // WARP_PATHS) if has_paths else block_cells // WARP_CELLS
     inherit_kernel[(num_sources,)](
         *arguments,
         slot.new_empty(num_sources, tree.live_cell.shape[1]) if has_paths else None,
         MASK_WORDS=mask_words,
         BLOCK_ROWS=block_rows,
         BLOCK_CELLS=block_cells,
-        num_warps=max(4, num_warps) if has_paths else min(block_cells // WARP_CELLS, MAX_WARPS),
+        num_warps=min(inherit_warps, MAX_WARPS),
     )
     commit_kernel[(num_sources,)](
         *arguments,
