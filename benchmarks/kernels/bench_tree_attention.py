@@ -27,13 +27,15 @@ LONG_CROSS = [(16, 5, 1500), (1, 5, 1500)]
 ON_CPU = [(64, 5), (1, 5), (16, 50)]
 
 
-def grown_tree(width: int, num_steps: int) -> tuple[Tensor, Tensor]:
+def grown_tree(width: int, num_steps: int, share: float = 0.5) -> tuple[Tensor, Tensor]:
     """Nodes seen by the `width` entries after some steps of a beam whose best entries have most
-    children: masks [U] and, for every entry, its path [width, num_steps] as places in the masks."""
+    children: masks [U] and, for every entry, its path [width, num_steps] as places in the masks.
+
+    Each entry has `share` of the children that those before it have left."""
     paths = torch.empty(width, 0, dtype=torch.int64)
     num_nodes = 0
     for _ in range(num_steps):
-        parent = torch.distributions.Geometric(0.5).sample((width,)).long() % width
+        parent = torch.distributions.Geometric(share).sample((width,)).long() % width
         new = torch.arange(num_nodes, num_nodes + width)
         paths = torch.cat([paths[parent], new[:, None]], 1)
         num_nodes += width

@@ -28,10 +28,11 @@ def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int
 
     No variant may spill registers to memory: `tests/ops/test_triton_tree_attention.py` checks that.
 
-    `benchmarks.gpu.attention_sweep` has measured them on an H200 on 26 November 2026. With 16 heads of 64 in
-    bfloat16, trees of 64 sources of 5 rows took 9.1 us by tiles of 16 rows, 32 cells at a time and one warp,
-    10.2 with 16 cells, 9.8 with two warps and 11.1 with four. Those of 50 rows took 27 us by 64 rows and 32
-    cells, 35 with 64 cells, 28 with three stages, and 41 by 32 rows.
+    Measured on an H200 on 26 November 2026 with 16 heads of 64 in bfloat16, 64 sources and 16 steps behind.
+    By `benchmarks.gpu.attention_sweep`, with 24 nodes a source, tiles of 16 rows took 9.1 us by 32 cells and
+    one warp, 10.2 by 16 cells, 9.8 by two warps and 11.1 by four. With 50 rows and 75 nodes, tiles of 64 rows
+    took 27 us by 32 cells and 35 by 64; three stages took 28, and tiles of 32 rows 41. In a whole step trees
+    took 9.4 us with 5 rows, then in tiles of 8, and 45 with 50 rows; 30 tokens of sources took 7.4 and 12.
     """
     block_d = max(16, triton.next_power_of_2(head_size))
     # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
