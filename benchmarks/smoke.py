@@ -24,6 +24,8 @@ VERSES = "bible-es-en/test.es"
 # module -> its smallest arguments; DATA, VERSES and OUT are replaced
 COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu": ("--dry-run",),
+    "gpu.attention_sweep": ("--dry-run",),
+    "gpu.kernels_of_a_step": ("--dry-run",),
     "gpu.forecast": (),
     "gpu.launches": ("--only", "greedy"),
     "gpu.triton_code": ("--only", "greedy", "--first", "1"),

@@ -34,11 +34,11 @@ def packed(arrays: Sequence[np.ndarray], device: torch.device) -> Tensor:
     They begin where kernels read fastest.
     """
     *firsts, total = _firsts([array.shape for array in arrays])
-    whole = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
-    numbers = whole.numpy()
+    numbers = np.zeros(total, dtype=np.int32)
     for array, first in zip(arrays, firsts, strict=True):
         numbers[first : first + array.size] = array.ravel()
-    return whole
+    whole = torch.from_numpy(numbers)
+    return whole.pin_memory() if device.type == "cuda" else whole
 
 
 def unpacked(whole: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:

@@ -79,7 +79,7 @@ def explicit_devices(item: pytest.Item) -> Iterator[None]:
 def as_in_production() -> Iterator[None]:
     """Within this context algorithms need not be deterministic, and torch fills no new memory (`poison`).
 
-    Where they must, a scatter on a GPU copies strides from the host, and no graph can hold it.
+    Users capture steps so.
     """
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
