@@ -7,13 +7,12 @@ from functools import cache
 from torch import Tensor
 
 from pybeam import backends
-from pybeam.contracts import SelectOptions, Survivors
+from pybeam.contracts import MASK_WIDTH, SelectOptions, Survivors
 from pybeam.triton_kernels.select import select as triton_select
 
-# On an H200 (26 November 2026), microseconds in CUDA C++ and in Triton, in bfloat16: 18 and 38 for 64 beams
-# of 5 rows and 8,000 columns, 54 and 534 for 64 of 50, 81 and 99 for 64 of 5 with 256,000 columns; but 284
-# and 182 for one beam of 128 rows and 42,000 columns.
-MOST_PLACES = 64
+# On an H200 (26 November 2026), microseconds in CUDA C++ and in Triton, in bfloat16: 13 and 32 for 64 beams
+# of 5 rows and 8,000 columns, 52 and 116 for 64 of 50, 67 and 110 for 64 of 5 with 256,000 columns, 291 and
+# 572 for one beam of 128 rows and 42,000 columns. The kernel in CUDA C++ takes no wider beams.
 MOST_CANDIDATES = 256  # that the kernel in CUDA C++ ranks
 
 
@@ -31,7 +30,7 @@ def takes_cuda(logits: Tensor, options: SelectOptions) -> bool:
     """Whether the kernel in CUDA C++ is the faster one, and sees all candidates of such beams."""
     return (
         logits.is_cuda
-        and options.most_places <= MOST_PLACES
+        and options.most_places <= MASK_WIDTH
         and options.most_candidates <= MOST_CANDIDATES
         and cuda_backend() is not None
     )

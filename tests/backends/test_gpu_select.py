@@ -36,11 +36,11 @@ def test_a_step_takes_the_kernel_that_was_faster(taken):
 
 def test_wide_beams_take_triton(taken):
     for capacity, num_eos, finishing, kernel in [
-        (128, 3, Finishing.REFILL, "cuda"),
-        (64, 8, Finishing.HELD, "cuda"),
-        (65, 1, Finishing.NONE, "triton"),
-        (128, 4, Finishing.REFILL, "triton"),
-        (130, 1, Finishing.REFILL, "triton"),
+        (256, 1, Finishing.REFILL, "cuda"),
+        (128, 8, Finishing.HELD, "cuda"),
+        (129, 1, Finishing.NONE, "triton"),
+        (256, 2, Finishing.REFILL, "triton"),
+        (258, 1, Finishing.REFILL, "triton"),
     ]:
         assert taken(SelectOptions(capacity, range(num_eos), finishing)) == kernel
 

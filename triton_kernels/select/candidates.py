@@ -138,7 +138,11 @@ def bound_rows(logits, scratch, beam, p_bin, BINS: tl.constexpr):
     A row has no more bins than it may have candidates.
     """
     row_groups = logits.num_slices * LANES
-    row_bins = tl.maximum(tl.minimum(beam.limit, BINS // tl.maximum(beam.num_rows, 1)), 1)
+    # without a limit: as many as one pass fills, or four times as many as are wanted
+    num_rows = tl.maximum(beam.num_rows, 1)
+    many = tl.maximum(row_groups // BIN_PEAKS, tl.cdiv(4 * beam.wanted, num_rows))
+    row_bins = tl.where(beam.limit < beam.wanted, beam.limit, many)
+    row_bins = tl.maximum(tl.minimum(row_bins, BINS // num_rows), 1)
     num_bins = tl.minimum(beam.num_rows * row_bins, BINS)
     for start in range(0, num_bins, BLOCK_BINS):
         o_bin = start + tl.arange(0, BLOCK_BINS)
