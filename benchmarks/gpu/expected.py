@@ -14,7 +14,6 @@ from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import (
     ALONE_US,
     GAP_US,
-    KERNEL_US,
     MACHINES,
     Machine,
     Network,
@@ -54,7 +53,7 @@ def machine() -> Machine:
 def of_work(work: Work, dtype: str, role: str = "norm") -> Expected:
     """A kernel that stands alone in a graph, and is no more than its work."""
     us = Part(role, "", work).us(machine(), dtype)
-    return Expected(work.us(machine(), dtype), us + KERNEL_US[role] + GAP_US)
+    return Expected(work.us(machine(), dtype), us + GAP_US)
 
 
 def of_step(network: Network, sources: float, beam: float, dtype: str) -> Expected:

@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.forecast
 
 Work follows from the sizes of a model, and kernels are those that `make launches` has counted. The time of a
-kernel beside its work was measured on one H200: the constants below, from two runs of 2026-11-26 with commit
-5123a8d279, driver 580 and CUDA 13.0. The table goes to forecast.json, in $OUT if that is set, else in
+kernel beside its work was measured on one H200: the constants below, from a run of 2026-11-26 with commit
+2fc61e54e7, driver 580 and CUDA 13.0. The table goes to forecast.json, in $OUT if that is set, else in
 benchmarks/results/.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.gpu.roles import ROLES, role_of
+from benchmarks.gpu.roles import ROLES, START_US, role_of
 from benchmarks.journal import RESULTS, Journal, results_folder
 from pybeam.engine.live_sources import bucket
 
@@ -29,19 +29,22 @@ READ_SHARE, MULTIPLY_SHARE = 0.87, 0.75
 # Bubbles!, 2025)
 ONE_KERNEL_READ_SHARE = 0.78
 # between the end of a kernel and the start of the next one in a CUDA graph
-GAP_US = 0.4
+GAP_US = 0.3
 # of a graph that is replayed alone, before its first kernel and behind its last one
 ALONE_US = 3.0
 # of a kernel beside its work, from its first instruction to its last: loads that wait for one another. The
-# product is cuBLAS's
+# product is cuBLAS's; `FEW_US` is that of our own for at most `FEW_ROWS`, four times as many at `FEW_INPUTS`
 KERNEL_US = {
-    "product": 2.4,
-    "attention": 2.4,
-    "norm": 1.5,
-    "select": 28.0,
-    "books": 3.4,
-    "other": 1.7,
+    "product": 2.7,
+    "attention": 2.0,
+    "norm": 1.7,
+    "select": 11.5,
+    "books": 2.5,
+    "other": 1.5,
 }
+FEW_US, FEW_ROWS, FEW_INPUTS = 1.6, 16, 256
+# the share of the published rate at which it reads weights, before its sums follow
+FEW_READ_SHARE = 0.4
 # of a product whose first weights come from memory: the L2 holds a whole network if it has less than
 # `CACHE_BYTES`, which are published
 COLD_US, CACHE_BYTES = 1.0, 50e6
@@ -50,7 +53,7 @@ COLD_US, CACHE_BYTES = 1.0, 50e6
 INPUTS, INPUTS_US, MOST_INPUTS, BLOCK = 64, 0.1, 1024, 64
 # of a program of `tree_attention` that has a multiprocessor alone: its own time, and that of 16 rows times
 # 32 keys
-PROGRAM_US, TILE_US = 0.65, 0.4
+PROGRAM_US, TILE_US = 0.6, 0.15
 TILE_ROWS, TILE_KEYS, MOST_TILES = 16, 32, 4
 # of all blocks of one kernel waiting for each other; an assumption: an atomic in L2, and polling it
 BARRIER_US = 1.1
@@ -138,6 +141,7 @@ class Part:
         num_inputs, num_blocks: of a product; blocks of 64 rows and 64 outputs.
         num_programs, num_tiles: of an attention; tiles of each program.
         is_cold: whether what a product reads is not in the L2.
+        is_few: whether a product is our own for few rows.
     """
 
     role: str
@@ -148,18 +152,23 @@ class Part:
     num_programs: float = 0
     num_tiles: float = 0
     is_cold: bool = False
+    is_few: bool = False
 
     def us(self, machine: Machine, dtype: str) -> float:
-        """Microseconds at the rates that are reached, beside those of any kernel of its role."""
+        """Microseconds of its kernel."""
         own = self.work.us(machine, dtype, READ_SHARE, MULTIPLY_SHARE)
+        alone = KERNEL_US[self.role]
+        if self.is_few:
+            read = self.work.us(machine, dtype, FEW_READ_SHARE, MULTIPLY_SHARE)
+            return FEW_US + self.is_cold * COLD_US + read
         if self.role == "product":
             is_split = 2 * self.num_blocks < machine.multiprocessors
             inputs = min(self.num_inputs, MOST_INPUTS) if is_split else self.num_inputs
-            return self.is_cold * COLD_US + max(own, inputs / INPUTS * INPUTS_US)
+            return alone + self.is_cold * COLD_US + max(own, inputs / INPUTS * INPUTS_US)
         if self.role == "attention":
             share = max(1.0, self.num_programs / machine.multiprocessors)
-            return max(own, share * (PROGRAM_US + self.num_tiles * TILE_US))
-        return own
+            return alone + max(own, share * (PROGRAM_US + self.num_tiles * TILE_US))
+        return alone + own
 
 
 def parts(
@@ -181,11 +190,12 @@ def parts(
 
     def linear(name: str, inputs: int, outputs: int) -> Part:
         work = Work(inputs * outputs * BYTES[dtype], 2 * rows * inputs * outputs)
-        blocks, is_cold = (
-            math.ceil(rows / BLOCK) * math.ceil(outputs / BLOCK),
-            weights > CACHE_BYTES,
-        )
-        return Part("product", name, work, inputs, blocks, is_cold=is_cold)
+        blocks = math.ceil(rows / BLOCK) * math.ceil(outputs / BLOCK)
+        # logits have too many columns for it
+        most = FEW_ROWS * (4 if inputs <= FEW_INPUTS else 1)
+        is_few = rows <= most and outputs < network.vocabulary
+        is_cold = weights > CACHE_BYTES
+        return Part("product", name, work, inputs, blocks, is_cold=is_cold, is_few=is_few)
 
     def attention(name: str, keys: float, new: float) -> Part:
         """Each row attends to so many keys, and to those of its beam that are new."""
@@ -232,12 +242,12 @@ def by_role(
 
     `counted` says how many kernels have each role.
     """
-    us = {
-        role: counted[role] * KERNEL_US[role]
-        + sum(part.us(machine, dtype) for part in own if part.role == role)
-        for role in ROLES
-        if counted[role]
-    }
+    us = {}
+    for role in ROLES:
+        # what others do on the way has no kernel of its own, and some kernels help others
+        found = [part.us(machine, dtype) for part in own if part.role == role][: counted[role]]
+        beside = START_US if found else KERNEL_US[role]
+        us[role] = sum(found) + (counted[role] - len(found)) * beside
     return us | {"between": counted.total() * GAP_US}
 
 

@@ -173,7 +173,7 @@ def test_select_is_compared_beam_by_beam(monkeypatch):
 def test_forecast_of_a_row():
     """Bytes at the published rate are the limit; a forecast has slower reads, and a launch."""
     given = expected.of_work(expected.Work(4.8e6, 0), "bfloat16")
-    beside = expected.KERNEL_US["norm"] + expected.GAP_US
+    beside = expected.forecast.KERNEL_US["norm"] + expected.GAP_US
     assert given.limit == pytest.approx(1)
     assert given.forecast == pytest.approx(1 / expected.forecast.READ_SHARE + beside)
     columns = given.columns(us=4 * given.forecast)
