@@ -13,6 +13,7 @@ import torch
 from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import (
     ALONE_US,
+    BYTES,
     GAP_US,
     MACHINES,
     Machine,
@@ -75,7 +76,8 @@ def _of_parts(
     sources, _, dtype = sizes
     limit = forecast.whole([part for part in forecast.parts(network, *sizes) if belongs(part)])
     launched = [part for part in forecast.parts(network, *sizes, launched=True) if belongs(part)]
-    counted = forecast.counted_kernels(network.layers, sources < 2, phase)
+    few = sources < 2 and BYTES[dtype] > 1
+    counted = forecast.counted_kernels(network.layers, few, phase)
     us = forecast.by_role(machine(), launched, dtype, counted)
     return Expected(limit.us(machine(), dtype), sum(us.values()))
 

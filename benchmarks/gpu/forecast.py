@@ -191,9 +191,9 @@ def parts(
     def linear(name: str, inputs: int, outputs: int) -> Part:
         work = Work(inputs * outputs * BYTES[dtype], 2 * rows * inputs * outputs)
         blocks = math.ceil(rows / BLOCK) * math.ceil(outputs / BLOCK)
-        # logits have too many columns for it
+        # logits have too many columns for it, and float8 has products of torch's
         most = FEW_ROWS * (4 if inputs <= FEW_INPUTS else 1)
-        is_few = rows <= most and outputs < network.vocabulary
+        is_few = rows <= most and outputs < network.vocabulary and BYTES[dtype] > 1
         is_cold = weights > CACHE_BYTES
         return Part("product", name, work, inputs, blocks, is_cold=is_cold, is_few=is_few)
 
@@ -258,7 +258,7 @@ def estimates(
     least = whole(parts(network, sources, beam, dtype))
     yield "limit", 0, least.us(machine, dtype)
     own = parts(network, sources, beam, dtype, launched=True)
-    counted = counted_kernels(network.layers, few=sources < 2)
+    counted = counted_kernels(network.layers, few=sources < 2 and BYTES[dtype] > 1)
     yield (
         "kernels as counted",
         counted.total(),
