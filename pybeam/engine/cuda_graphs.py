@@ -258,7 +258,12 @@ class StepGraphs:
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
             cause = error.__cause__ or error
-            self._give_up(f"{_place_of(cause)}{type(cause).__name__}: {cause}")
+            if isinstance(cause, torch.OutOfMemoryError):
+                # without the graphs there are there may be room for this one
+                self._clear()
+                self._ready.discard(key)
+            else:
+                self._give_up(f"{_place_of(cause)}{type(cause).__name__}: {cause}")
 
     def _give_up(self, problem: str) -> None:
         """Go on without graphs."""
@@ -272,6 +277,7 @@ class StepGraphs:
 
     def _clear(self) -> None:
         self._graphs.clear()
+        self._slots.clear()
         self._capture.renew()
 
 

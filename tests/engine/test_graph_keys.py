@@ -68,6 +68,27 @@ def test_graphs_are_dropped_when_there_is_no_room_for_another():
     assert numbers == [1, 2, 2, 1]
 
 
+def test_a_capture_without_memory_drops_the_graphs_there_are():
+    """They keep memory, so that it may be captured when it comes again. Nobody goes on without graphs."""
+    capture, is_full = Recomputed(), False
+
+    def captured(step, slot):
+        if is_full:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return Recomputed.__call__(capture, step, slot)
+
+    captured.renew = capture.renew
+    graphs, step = StepGraphs(captured), lambda slot: slot
+    found = []
+    for key, is_full in ((1, False), (2, True), (2, False)):
+        slot = torch.zeros(key, dtype=torch.int32)
+        with graphs.watched(key):
+            pass
+        graphs.get(key, (), step, slot)
+        found.append((len(graphs), len(graphs._slots)))
+    assert found == [(1, 1), (0, 0), (1, 1)]
+
+
 def test_graphs_follow_the_most_sources(transformer):
     workspace = Workspace(transformer, ALGORITHMS["greedy"], torch_beams())
     assert [workspace.padded_sources(n) for n in (1, 5, 2, 9, 7, 1)] == [1, 6, 6, 12, 12, 12]

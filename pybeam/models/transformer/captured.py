@@ -19,6 +19,8 @@ from pybeam.models.cells import Cells
 
 # the fewest positions that are encoded at once, and the shortest lines of cells where a table has longer ones
 LEAST_POSITIONS, LEAST_WIDTH = 16, 128
+# beyond so many the device takes longer than the host, and a graph would keep much memory
+MOST_POSITIONS = 4096
 
 
 def encode(

@@ -160,10 +160,11 @@ class TransformerSession(StackSession):
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
         if self.replay is not None and not self.model.takes_features:
             # only a GPU has graphs
-            from pybeam.models.transformer.captured import encode
+            from pybeam.models.transformer.captured import MOST_POSITIONS, encode
 
-            encode(self._source, sources, slots, self._encoded, self.replay)
-            return
+            if sum(self._lengths(sources)) <= MOST_POSITIONS:
+                encode(self._source, sources, slots, self._encoded, self.replay)
+                return
         cell = self._source.allocate(slots, self._lengths(sources))  # [n] int32
         if not cell.numel():
             return
