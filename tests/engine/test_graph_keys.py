@@ -70,17 +70,17 @@ def test_graphs_are_dropped_when_there_is_no_room_for_another():
 
 def test_a_capture_without_memory_drops_the_graphs_there_are():
     """They keep memory, so that it may be captured when it comes again. Nobody goes on without graphs."""
-    capture, is_full = Recomputed(), False
+    capture, memory = Recomputed(), {}
 
     def captured(step, slot):
-        if is_full:
+        if memory["is full"]:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return Recomputed.__call__(capture, step, slot)
 
     captured.renew = capture.renew
     graphs, step = StepGraphs(captured), lambda slot: slot
     found = []
-    for key, is_full in ((1, False), (2, True), (2, False)):
+    for key, memory["is full"] in ((1, False), (2, True), (2, False)):
         slot = torch.zeros(key, dtype=torch.int32)
         with graphs.watched(key):
             pass

@@ -32,7 +32,8 @@ class FewRowsLinear(PlainLinear):
     """
 
     def __init__(self, linear: PlainLinear, products: Any) -> None:
-        super().__init__(linear.weight, linear.bias, linear.activation)
+        bias = None if linear.bias is None else linear.bias.contiguous()
+        super().__init__(linear.weight, bias, linear.activation)
         self._products = products
 
     def takes(self, x: Tensor, has_norm: bool = False) -> bool:
