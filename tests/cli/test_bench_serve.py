@@ -59,8 +59,9 @@ def test_numbers(capsys, texts, load):
     assert found["answers_per_second"] > 0 and 0 <= found["client_busy_share"] <= 1
     assert 10 <= found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
     assert not warnings or "this client may be slower" in warnings
-    # the first one tries whether there is a server
-    assert bodies(server) == [{"text": text} for text in ("uno", "uno", " dos", "uno", " dos")]
+    # the first one tries whether there is a server; others may overtake each other
+    texts_asked = [body["text"] for body in bodies(server)]
+    assert texts_asked[0] == "uno" and sorted(texts_asked[1:]) == [" dos", " dos", "uno", "uno"]
     assert b"POST /v1/translations HTTP/1.1\r\nHost: 127.0.0.1:" in server.received[0]
 
 
