@@ -46,6 +46,7 @@ from pybeam.triton_kernels.tree.survivors import (
     Numbers,
     counts_of,
     span_of,
+    survivors_anew,
     survivors_at,
 )
 
@@ -191,8 +192,7 @@ def commit_kernel(
         return
     counts = counts_of(tree, i_slot)
     rows = survivors_at(survivors, numbers, span, o_row)
-    m_live, b_parent = rows[2], rows[3]
-    num_rows = tl.sum(m_live.to(tl.int32), 0)
+    num_rows = tl.sum(rows[2].to(tl.int32), 0)
     if beams is not None:
         step = Step(tree, beams, survivors, p_eos_token, numbers, max_finished)
         first = tl.load(survivors.num_finished + i_source)
@@ -218,6 +218,9 @@ def commit_kernel(
                 CERTIFICATE,
                 CHUNK,
             )
+    if KEEPS_BEST:
+        # the lists of the best need the registers
+        counts, rows = counts_of(tree, i_slot), survivors_anew(survivors, numbers, o_row)
     # reads of the tree are done
     pages = num_left, num_taken
     append_nodes(
@@ -234,12 +237,16 @@ def commit_kernel(
             if ends:
                 count = tl.minimum(count, first + max_rows)
                 finish_left(step, listed, i_slot, first, count, num_listed, KEEPS_BEST, CHUNK)
+            new = rows
+            if KEEPS_BEST:
+                new = survivors_anew(survivors, numbers, o_row)
             holds: tl.constexpr = FINISHING == HELD
             num_entries = tl.maximum(span[1], 0)
             replace_beam(
-                step, rows, p_ints, i_slot, reason, num_entries, num_rows, holds, BLOCK_ROWS
+                step, new, p_ints, i_slot, reason, num_entries, num_rows, holds, BLOCK_ROWS
             )
         first_entry = (i_slot * max_rows).to(tl.int32)
+        _, _, m_live, b_parent = rows
         b_source = tl.where(m_live, first_entry + tl.maximum(b_parent, 0), -1)
         tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
         b_target = tl.where(m_live, first_entry + o_row, -1)

@@ -53,6 +53,15 @@ def survivors_at(survivors, numbers, span, o_row):
 
 
 @triton.jit
+def survivors_anew(survivors, numbers, o_row):
+    """Load what `survivors_at` has returned once more, so that no register holds it meanwhile.
+
+    The span is loaded, too: else the compiler would keep all that follows from it.
+    """
+    return survivors_at(survivors, numbers, span_of(survivors, numbers), o_row)
+
+
+@triton.jit
 def counts_of(tree, i_slot):
     """Return how many nodes, live nodes, free cells and pages a slot has."""
     return (
