@@ -79,7 +79,7 @@ def explicit_devices(item: pytest.Item) -> Iterator[None]:
 def as_in_production() -> Iterator[None]:
     """Within this context algorithms need not be deterministic, and torch fills no new memory (`poison`).
 
-    Users capture steps so.
+    Steps are captured as users capture them. Memory that is given back is poisoned as ever.
     """
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
