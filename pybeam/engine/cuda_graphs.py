@@ -41,17 +41,17 @@ class Captured:
         return self.report
 
 
-class _Slots:
-    """The slots that all captured steps of so many sources read."""
+class _Numbers:
+    """The numbers, such as slots, that all captured work with so many of them reads."""
 
-    def __init__(self, slot: Tensor) -> None:
-        self.tensor, self._given = slot.clone(), slot
+    def __init__(self, numbers: Tensor) -> None:
+        self.tensor, self._given = numbers.clone(), numbers
 
-    def give(self, slot: Tensor) -> None:
-        """Have the next steps move these sources. Other slots are always another tensor."""
-        if slot is not self._given:
-            self.tensor.copy_(slot, non_blocking=True)
-            self._given = slot
+    def give(self, numbers: Tensor) -> None:
+        """Have the next replays read these. Other numbers are always another tensor."""
+        if numbers is not self._given:
+            self.tensor.copy_(numbers, non_blocking=True)
+            self._given = numbers
 
 
 class Capture(Protocol):
@@ -176,7 +176,7 @@ class StepGraphs:
         self._ready: set[Hashable] = set()
         self._waited: set[Hashable] = set()
         self._graphs: dict[Hashable, Captured] = {}
-        self._slots: dict[int, _Slots] = {}  # by their number
+        self._numbers: dict[int, _Numbers] = {}  # by how many they are
         # address and shape: what has grown twice may be back at its first address
         self._places: list[tuple[int, torch.Size]] = []
         self._buffers: Iterable[Tensor] = ()
@@ -208,7 +208,7 @@ class StepGraphs:
             self._add(key, step, slot)
         found = self._graphs.get(key)
         if found is not None:
-            self._slots[slot.numel()].give(slot)
+            self._numbers[slot.numel()].give(slot)
         return found
 
     def run(
@@ -252,9 +252,9 @@ class StepGraphs:
         if len(self._graphs) >= self._max_graphs:
             self._clear()
         try:
-            if slot.numel() not in self._slots:
-                self._slots[slot.numel()] = _Slots(slot.to(self._device))
-            self._graphs[key] = self._capture(step, self._slots[slot.numel()].tensor)
+            if slot.numel() not in self._numbers:
+                self._numbers[slot.numel()] = _Numbers(slot.to(self._device))
+            self._graphs[key] = self._capture(step, self._numbers[slot.numel()].tensor)
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
             cause = error.__cause__ or error
@@ -277,7 +277,7 @@ class StepGraphs:
 
     def _clear(self) -> None:
         self._graphs.clear()
-        self._slots.clear()
+        self._numbers.clear()
         self._capture.renew()
 
 

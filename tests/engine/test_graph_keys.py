@@ -9,7 +9,7 @@ import torch
 
 import pybeam
 from pybeam.backends import load, pinned
-from pybeam.engine.cuda_graphs import StepGraphs, _Slots
+from pybeam.engine.cuda_graphs import StepGraphs, _Numbers
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.triton_kernels import counters
@@ -85,7 +85,7 @@ def test_a_capture_without_memory_drops_the_graphs_there_are():
         with graphs.watched(key):
             pass
         graphs.get(key, (), step, slot)
-        found.append((len(graphs), len(graphs._slots)))
+        found.append((len(graphs), len(graphs._numbers)))
     assert found == [(1, 1), (0, 0), (1, 1)]
 
 
@@ -128,7 +128,7 @@ def test_pages_that_came_after_a_report_was_sent_are_free(transformer):
 def test_slots_stay_on_the_device_until_sources_come_or_go(transformer, monkeypatch):
     """Steps of one set of sources upload nothing, whatever graph they are."""
     uploads, copies = [], []
-    packed, give = pinned.packed, _Slots.give
+    packed, give = pinned.packed, _Numbers.give
     monkeypatch.setattr(pinned, "packed", lambda *given: uploads.append(1) or packed(*given))
     copy = torch.Tensor.copy_
 
@@ -139,7 +139,7 @@ def test_slots_stay_on_the_device_until_sources_come_or_go(transformer, monkeypa
         give(slots, slot)
         monkeypatch.setattr(torch.Tensor, "copy_", copy)
 
-    monkeypatch.setattr(_Slots, "give", counted)
+    monkeypatch.setattr(_Numbers, "give", counted)
     workspace = Workspace(transformer, ALGORITHMS["fixed"], torch_beams())
     workspace.graphs = StepGraphs(Recomputed())
     for _ in range(2):
