@@ -41,7 +41,7 @@ CORE = [
     ["request"],
     ["processors"],
     ["models"],
-    ["kvcache", "ops"],
+    ["automata", "kvcache", "ops"],
     ["backends", "scoring", "stopping", "text"],
     ["triton_kernels"],
     ["arguments", "contracts", "limits"],

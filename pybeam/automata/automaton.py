@@ -1,0 +1,261 @@
+"""`Automaton`: states, and edges between them by tokens, in flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+START = 0
+NOWHERE = -1
+INF = float("inf")
+MAX_STATES = 2**31 - 2
+
+
+class Step(NamedTuple):
+    """Where a token leads."""
+
+    state: int  # -1: nowhere, the token is forbidden
+    weight: float  # what is added to the token's log-probability
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """Which tokens may follow which, and what they weigh. State 0 is the start.
+
+    ``step(s, v)``, where token v leads from state s and what it adds to a score, is
+
+    - the edge of s that has v, if there is one: its target and its weight. A target of -1 forbids v;
+    - else, where ``failure[s] = f`` is a state: ``step(f, v)``, with ``other_weight[s]`` added;
+    - else ``(other[s], other_weight[s])``, where `other` is a state;
+    - else nowhere: v is forbidden.
+
+    An output of tokens y is valid if every step leads somewhere and ``final[s]`` of the last state is above
+    -inf. Its weight is the sum of the weights of its steps and of ``final[s]``, which is added to EOS. EOS
+    has no edges.
+
+    Failures serve what weighs and forbids tokens, such as language models with back-off (Katz 1987) and sets
+    of sequences (Aho and Corasick 1975). They are the failure transitions of Mohri 1997. An automaton that
+    has some may end everywhere.
+
+    An automaton does not change, and any number of decoders and threads may share it.
+
+    Attributes:
+        first: [F + 1] int32; edges of state s are first[s] to first[s + 1], the second exclusive.
+        token: [E] int32, of every edge; ascending among those of one state.
+        target: [E] int32, the state that an edge leads to; -1: its token is forbidden.
+        weight: [E] float32, in nats, finite.
+        failure: [F] int32, a smaller state to look further in; -1: there is none.
+        other: [F] int32, where tokens lead that have no edge; -1: they are forbidden. -1 where `failure` is
+            a state.
+        other_weight: [F] float32, in nats, finite.
+        final: [F] float32, what an end adds, in nats; -inf: no output ends there.
+
+    Raises:
+        ValueError: the arrays are none of this form.
+    """
+
+    first: np.ndarray
+    token: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+    failure: np.ndarray
+    other: np.ndarray
+    other_weight: np.ndarray
+    final: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name, array in vars(self).items():
+            dtype = np.float32 if name in ("weight", "other_weight", "final") else np.int32
+            if array.dtype != dtype or array.ndim != 1:
+                raise ValueError(
+                    f"`{name}` must be {np.dtype(dtype)} [n], but is {array.dtype} {list(array.shape)}"
+                )
+        num, edges = self.num_states, self.num_edges
+        if not num:
+            raise ValueError("an automaton must have a start, but has no state")
+        sizes = {"failure": num, "other": num, "other_weight": num, "final": num}
+        sizes |= {"target": edges, "weight": edges}
+        for name, size in sizes.items():
+            if len(getattr(self, name)) != size:
+                raise ValueError(
+                    f"`{name}` must have {size:,} numbers, but has {len(getattr(self, name)):,}"
+                )
+        self._check_edges()
+        self._check_states()
+
+    def _check_edges(self) -> None:
+        first, token = self.first, self.token
+        if first[0] != 0 or first[-1] != self.num_edges or (np.diff(first) < 0).any():
+            raise ValueError("`first` must ascend from 0 to the number of edges")
+        ascends = np.diff(token) > 0
+        # tokens begin anew with each state
+        starts = first[1:-1]
+        ascends[starts[(starts > 0) & (starts < self.num_edges)] - 1] = True
+        if not ascends.all() or (token < 0).any():
+            raise ValueError("`token` must be ids that ascend among the edges of one state")
+        self._check_targets("target", self.target)
+        self._check_finite("weight", self.weight)
+
+    def _check_states(self) -> None:
+        self._check_targets("other", self.other)
+        self._check_finite("other_weight", self.other_weight)
+        if np.isnan(self.final).any() or (self.final == INF).any():
+            raise ValueError("`final` must be finite, or -inf")
+        fails = self.failure != NOWHERE
+        is_larger = self.failure >= np.arange(self.num_states)
+        if (is_larger | (self.failure < NOWHERE)).any():
+            raise ValueError("`failure` must be smaller states, or -1")
+        if (fails & (self.other != NOWHERE)).any():
+            raise ValueError("`other` must be -1 where `failure` is a state")
+        if fails.any() and (self.final == -INF).any():
+            raise ValueError("an automaton with failures must be able to end in every state")
+
+    def _check_targets(self, name: str, states: np.ndarray) -> None:
+        if ((states < NOWHERE) | (states >= self.num_states)).any():
+            raise ValueError(f"`{name}` must be states from 0 to {self.num_states - 1}, or -1")
+
+    def _check_finite(self, name: str, weights: np.ndarray) -> None:
+        if not np.isfinite(weights).all():
+            raise ValueError(f"`{name}` must be finite; a target of -1 forbids a token")
+
+    @classmethod
+    def build(
+        cls,
+        final: Any,
+        *,
+        source: Any = (),
+        token: Any = (),
+        target: Any = (),
+        weight: Any = None,
+        failure: Any = None,
+        other: Any = None,
+        other_weight: Any = None,
+    ) -> Automaton:
+        """Build an automaton of edges in any order.
+
+        Args:
+            final: [F], see above; a bool for each state instead: whether outputs may end there.
+            source, token, target: [E] each: the states that edges leave, their tokens, their targets.
+            weight: [E]; None: 0.
+            failure, other, other_weight: [F], see above; None: -1, -1 and 0.
+
+        Raises:
+            ValueError: a state has two edges with one token, or the arrays fit each other in no other way.
+        """
+        final = np.asarray(final)
+        if final.dtype == bool:
+            final = np.where(final, 0.0, -INF)
+        num = len(final)
+        if num > MAX_STATES:
+            raise ValueError(
+                f"an automaton must have at most {MAX_STATES:,} states, but has {num:,}"
+            )
+        source, token, target = (np.asarray(a, dtype=np.int64) for a in (source, token, target))
+        if not len(source) == len(token) == len(target):
+            raise ValueError(
+                f"`source`, `token` and `target` must be as many, but are {len(source):,}, "
+                f"{len(token):,} and {len(target):,}"
+            )
+        if ((source < 0) | (source >= num)).any():
+            raise ValueError(f"`source` must be states from 0 to {num - 1}")
+        order = np.lexsort((token, source))
+        source, token, target = source[order], token[order], target[order]
+        is_twice = (np.diff(source) == 0) & (np.diff(token) == 0)
+        if is_twice.any():
+            where = int(np.argmax(is_twice))
+            raise ValueError(
+                f"state {source[where]} must have one edge with token {token[where]}, but has two"
+            )
+        first = np.zeros(num + 1, dtype=np.int32)
+        np.cumsum(np.bincount(source, minlength=num), out=first[1:])
+        weights = np.zeros(len(source)) if weight is None else np.asarray(weight)[order]
+        nowhere = np.full(num, NOWHERE)
+        return cls(
+            first,
+            token.astype(np.int32),
+            target.astype(np.int32),
+            weights.astype(np.float32),
+            np.asarray(nowhere if failure is None else failure).astype(np.int32),
+            np.asarray(nowhere if other is None else other).astype(np.int32),
+            np.asarray(np.zeros(num) if other_weight is None else other_weight).astype(np.float32),
+            final.astype(np.float32),
+        )
+
+    def __repr__(self) -> str:
+        return f"Automaton({self.num_states:,} states, {self.num_edges:,} edges)"
+
+    @property
+    def num_states(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.token)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether nothing but tokens with an edge may follow any state."""
+        return not ((self.failure != NOWHERE).any() or (self.other != NOWHERE).any())
+
+    @property
+    def max_children(self) -> int:
+        """The most edges of a state."""
+        return int(np.diff(self.first).max())
+
+    def step(self, state: int, token: int) -> Step:
+        """Return where a token leads from a state; see above."""
+        added = np.float32(0.0)
+        while True:
+            begin, end = self.first[state], self.first[state + 1]
+            edge = begin + int(np.searchsorted(self.token[begin:end], token))
+            if edge < end and self.token[edge] == token:
+                return Step(int(self.target[edge]), float(added + self.weight[edge]))
+            added += self.other_weight[state]
+            if self.failure[state] == NOWHERE:
+                return Step(int(self.other[state]), float(added))
+            state = int(self.failure[state])
+
+    def walk(self, tokens: Iterable[int], state: int = START) -> Step:
+        """Return the state behind these tokens and the sum of their weights; -1 if one is forbidden."""
+        total = 0.0
+        for token in tokens:
+            state, weight = self.step(state, token)
+            if state == NOWHERE:
+                return Step(NOWHERE, -INF)
+            total += weight
+        return Step(state, total)
+
+    def score(self, tokens: Sequence[int]) -> float:
+        """Return the weight of an output without EOS; -inf if it is not valid."""
+        state, weight = self.walk(tokens)
+        return -INF if state == NOWHERE else weight + float(self.final[state])
+
+    @cached_property
+    def needed(self) -> np.ndarray:
+        """[F] int32, the fewest tokens from a state to an end; the largest int32: there is no end."""
+        # breadth first, backwards from the ends
+        never = np.iinfo(np.int32).max
+        needed = np.where(self.final > -INF, 0, never).astype(np.int32)
+        source = np.repeat(np.arange(self.num_states, dtype=np.int32), np.diff(self.first))
+        others = np.flatnonzero(self.other != NOWHERE)
+        source = np.concatenate([source, others])
+        target = np.concatenate([self.target, self.other[others]])
+        is_open = (target != NOWHERE) & (needed[source] == never)
+        source, target = source[is_open], target[is_open]
+        for depth in range(self.num_states):
+            reaches = needed[target] == depth
+            if not reaches.any():
+                break
+            needed[source[reaches]] = depth + 1
+            is_open = needed[source] == never
+            source, target = source[is_open], target[is_open]
+        return needed
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest valid output, without EOS; the largest int32: there is none."""
+        return int(self.needed[START])

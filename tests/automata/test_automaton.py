@@ -1,0 +1,80 @@
+"""`Automaton`: arrays that are checked, and a walk that anyone can read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pybeam.automata.automaton import Automaton
+
+INF = float("inf")
+
+
+def back_off() -> Automaton:
+    """A bigram model of tokens 5 and 6 by hand: state 0 forgets all, state 1 has seen 5."""
+    return Automaton.build(
+        [-1.0, -0.5],
+        source=[0, 0, 1],
+        token=[5, 6, 6],
+        target=[1, 0, 0],
+        weight=[-1.5, -2.5, -0.25],
+        failure=[-1, 0],
+        other=[0, -1],
+        other_weight=[-9.0, -0.125],
+    )
+
+
+def test_a_walk_follows_edges_then_failures_then_others():
+    automaton = back_off()
+    assert automaton.step(1, 6) == (0, -0.25)
+    assert automaton.step(1, 5) == (1, -0.125 - 1.5)
+    assert automaton.step(1, 7) == (0, -0.125 - 9.0)
+    assert automaton.score([5, 6, 5]) == -1.5 - 0.25 - 1.5 - 0.5
+    assert automaton.shortest == 0
+    assert not automaton.is_sparse
+
+
+def test_a_target_of_nowhere_forbids():
+    automaton = Automaton.build([True], source=[0], token=[5], target=[-1], other=[0])
+    assert automaton.score([3, 4]) == 0
+    assert automaton.score([3, 5]) == -INF
+
+
+def test_needed_counts_tokens_to_an_end():
+    # 0 -> 1 -> 2, which is final; 3 leads nowhere
+    automaton = Automaton.build(
+        [False, False, True, False], source=[0, 1, 0], token=[3, 4, 5], target=[1, 2, 3]
+    )
+    assert automaton.needed.tolist() == [2, 1, 0, np.iinfo(np.int32).max]
+    assert automaton.is_sparse
+    assert automaton.max_children == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token": [5, 5, 6]}, "one edge with token 5"),
+        ({"token": [-5, 5, 6]}, "`token` must be ids"),
+        ({"target": [1, 7, 0]}, "`target` must be states"),
+        ({"weight": [0, -INF, 0]}, "`weight` must be finite"),
+        ({"failure": [-1, 1]}, "`failure` must be smaller"),
+        ({"other": [0, 0]}, "`other` must be -1"),
+        ({"final": [0, -INF]}, "able to end in every state"),
+        ({"final": []}, "`source` must be states"),
+        ({"source": [0, 0]}, "as many"),
+        ({"other": [0, -1, 0]}, "`other` must have 2 numbers"),
+    ],
+)
+def test_arrays_are_checked(changes, message):
+    given = {"final": [0.0, 0.0], "source": [0, 0, 1], "token": [5, 6, 6], "target": [1, 0, 0]}
+    given |= {"failure": [-1, 0], "other": [0, -1]} | changes
+    with pytest.raises(ValueError, match=message):
+        Automaton.build(**given)
+
+
+def test_arrays_are_checked_as_they_are():
+    automaton = back_off()
+    with pytest.raises(ValueError, match="`first` must ascend"):
+        Automaton(**{**vars(automaton), "first": automaton.first[::-1].copy()})
+    with pytest.raises(ValueError, match="`final` must be float32"):
+        Automaton(**{**vars(automaton), "final": automaton.final.astype(np.float64)})
