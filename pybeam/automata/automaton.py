@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-START = 0
 NOWHERE = -1
 INF = float("inf")
 MAX_STATES = 2**31 - 2
@@ -24,7 +23,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """Which tokens may follow which, and what they weigh. State 0 is the start.
+    """Which tokens may follow which, and what they weigh.
 
     ``step(s, v)``, where token v leads from state s and what it adds to a score, is
 
@@ -53,6 +52,7 @@ class Automaton:
             a state.
         other_weight: [F] float32, in nats, finite.
         final: [F] float32, what an end adds, in nats; -inf: no output ends there.
+        start: the state of an output without tokens.
 
     Raises:
         ValueError: the arrays are none of this form.
@@ -66,9 +66,11 @@ class Automaton:
     other: np.ndarray
     other_weight: np.ndarray
     final: np.ndarray
+    start: int = 0
 
     def __post_init__(self) -> None:
-        for name, array in vars(self).items():
+        for field in fields(self)[:-1]:
+            name, array = field.name, getattr(self, field.name)
             dtype = np.float32 if name in ("weight", "other_weight", "final") else np.int32
             if array.dtype != dtype or array.ndim != 1:
                 raise ValueError(
@@ -77,6 +79,8 @@ class Automaton:
         num, edges = self.num_states, self.num_edges
         if not num:
             raise ValueError("an automaton must have a start, but has no state")
+        if not 0 <= self.start < num:
+            raise ValueError(f"`start` must be a state from 0 to {num - 1}, but is {self.start}")
         sizes = {"failure": num, "other": num, "other_weight": num, "final": num}
         sizes |= {"target": edges, "weight": edges}
         for name, size in sizes.items():
@@ -122,6 +126,7 @@ class Automaton:
         if not np.isfinite(weights).all():
             raise ValueError(f"`{name}` must be finite; a target of -1 forbids a token")
 
+    # arrays that most automata lack, each by name
     @classmethod
     def build(
         cls,
@@ -134,6 +139,7 @@ class Automaton:
         failure: Any = None,
         other: Any = None,
         other_weight: Any = None,
+        start: int = 0,
     ) -> Automaton:
         """Build an automaton of edges in any order.
 
@@ -142,6 +148,7 @@ class Automaton:
             source, token, target: [E] each: the states that edges leave, their tokens, their targets.
             weight: [E]; None: 0.
             failure, other, other_weight: [F], see above; None: -1, -1 and 0.
+            start: see above.
 
         Raises:
             ValueError: a state has two edges with one token, or the arrays fit each other in no other way.
@@ -183,6 +190,7 @@ class Automaton:
             np.asarray(nowhere if other is None else other).astype(np.int32),
             np.asarray(np.zeros(num) if other_weight is None else other_weight).astype(np.float32),
             final.astype(np.float32),
+            start,
         )
 
     def __repr__(self) -> str:
@@ -219,9 +227,12 @@ class Automaton:
                 return Step(int(self.other[state]), float(added))
             state = int(self.failure[state])
 
-    def walk(self, tokens: Iterable[int], state: int = START) -> Step:
-        """Return the state behind these tokens and the sum of their weights; -1 if one is forbidden."""
-        total = 0.0
+    def walk(self, tokens: Iterable[int], state: int | None = None) -> Step:
+        """Return the state behind these tokens and the sum of their weights; -1 if one is forbidden.
+
+        The walk begins at `state`, or at the start.
+        """
+        total, state = 0.0, self.start if state is None else state
         for token in tokens:
             state, weight = self.step(state, token)
             if state == NOWHERE:
@@ -258,4 +269,4 @@ class Automaton:
     @property
     def shortest(self) -> int:
         """Tokens of the shortest valid output, without EOS; the largest int32: there is none."""
-        return int(self.needed[START])
+        return int(self.needed[self.start])

@@ -21,6 +21,7 @@ def back_off() -> Automaton:
         failure=[-1, 0],
         other=[0, -1],
         other_weight=[-9.0, -0.125],
+        start=1,
     )
 
 
@@ -29,7 +30,7 @@ def test_a_walk_follows_edges_then_failures_then_others():
     assert automaton.step(1, 6) == (0, -0.25)
     assert automaton.step(1, 5) == (1, -0.125 - 1.5)
     assert automaton.step(1, 7) == (0, -0.125 - 9.0)
-    assert automaton.score([5, 6, 5]) == -1.5 - 0.25 - 1.5 - 0.5
+    assert automaton.score([6, 5]) == -0.25 - 1.5 - 0.5
     assert automaton.shortest == 0
     assert not automaton.is_sparse
 
@@ -63,6 +64,7 @@ def test_needed_counts_tokens_to_an_end():
         ({"final": []}, "`source` must be states"),
         ({"source": [0, 0]}, "as many"),
         ({"other": [0, -1, 0]}, "`other` must have 2 numbers"),
+        ({"start": 2}, "`start` must be a state"),
     ],
 )
 def test_arrays_are_checked(changes, message):
