@@ -55,6 +55,14 @@ class Translations(BaseModel):
     translations: list[Translation]
 
 
+class Sentences(BaseModel):
+    """`pybeam.text.units.Template`: kept[0] + texts[0] + kept[1] + … + texts[-1] + kept[-1]."""
+
+    model: str
+    kept: list[str] = Field(description="What stays; one more than there are texts.")
+    texts: list[str] = Field(description="The sentences.")
+
+
 class Decoded(BaseModel):
     """`pybeam.Result`."""
 

@@ -6,7 +6,7 @@ import asyncio
 import html
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request as HTTPRequest
 
@@ -19,7 +19,9 @@ from pybeam.server.schemas import Serving
 from pybeam.serving import ServedResult
 from pybeam.serving.together import in_order
 from pybeam.text import markup, units
+from pybeam.text.tokenizer import Tokenizer
 
+T = TypeVar("T")
 # how files of each kind are split
 FORMATS: dict[str, units.Split] = {
     "text": units.lines,
@@ -98,35 +100,17 @@ async def translated(
         APIError: the model does not know the languages, or a request failed.
     """
     encoded: dict[str, list[int]] = {}
-    most, positions = calls.settings.max_source_tokens, model.decoder.model.max_positions
-    limit = most if positions is None else min(most, positions)
 
     def prepare() -> list[Document]:
-        tokenizer = model.tokenizer(*pair)
-
-        def ids_of(text: str) -> list[int]:
-            return encoded[text] if text in encoded else tokenizer.encode(text)
-
-        def count(text: str) -> int:
-            ids = ids_of(text)
-            # one that is too long is split, and a text of a megabyte is halved many times
-            if len(ids) <= limit:
-                encoded[text] = ids
-            return len(ids)
-
-        split = _split(pair[0], form, limit, count)
+        tokenizer, split = _reader(calls, model, pair, form, encoded)
         documents = [Document(split(text), form == "html") for text in texts]
         for one in documents:
             for piece in one.pieces:
-                encoded[piece] = ids_of(piece)
+                if piece not in encoded:
+                    encoded[piece] = tokenizer.encode(piece)
         return documents
 
-    # tokenizers of models with tags may have to be read from their files
-    is_short = sum(map(len, texts)) <= MAX_INLINE and not model.has_tags
-    try:
-        documents = prepare() if is_short else await asyncio.to_thread(prepare)
-    except ImportError as error:
-        raise APIError(501, str(error)) from error
+    documents = await _read(model, texts, prepare)
     more: dict[str, Any] = {} if n_best == 1 else {"n_best": n_best}
     # one that comes twice is translated once
     pieces = list(dict.fromkeys(piece for one in documents for piece in one.pieces))
@@ -141,13 +125,66 @@ async def translated(
     return documents
 
 
-def _split(source: str, form: str, limit: int, count: Callable[[str], int]) -> units.Split:
-    """Return what splits a text of this format into sentences that the model can read."""
-    splits = [FORMATS[form], units.sentences(code_of(source)), units.at_most(limit, count)]
+async def sentences_of(
+    calls: Calls, model: ServedModel, pair: tuple[str | None, str | None], text: str
+) -> units.Template:
+    """Split a text into the sentences that `translated` would translate one by one.
+
+    Args:
+        calls, model: the call.
+        pair: the languages of source and target; None: the model's own.
+        text: of any length.
+
+    Raises:
+        APIError: the model does not know the languages, or this server cannot split texts.
+    """
+
+    def prepare() -> units.Template:
+        _, split = _reader(calls, model, pair, "text", {})
+        return split(text)
+
+    return await _read(model, [text], prepare)
+
+
+async def _read(model: ServedModel, texts: Sequence[str], prepare: Callable[[], T]) -> T:
+    """Return what is made of texts, in a thread if that may take long."""
+    # tokenizers of models with tags may have to be read from their files
+    is_short = sum(map(len, texts)) <= MAX_INLINE and not model.has_tags
+    try:
+        return prepare() if is_short else await asyncio.to_thread(prepare)
+    except ImportError as error:
+        raise APIError(501, str(error)) from error
+
+
+def _reader(
+    calls: Calls,
+    model: ServedModel,
+    pair: tuple[str | None, str | None],
+    form: str,
+    encoded: dict[str, list[int]],
+) -> tuple[Tokenizer, units.Split]:
+    """Return the tokenizer, and what splits a text of this format into sentences that the model can read.
+
+    Ids of pieces that are short enough are kept in `encoded`.
+    """
+    most, positions = calls.settings.max_source_tokens, model.decoder.model.max_positions
+    limit = most if positions is None else min(most, positions)
+    tokenizer = model.tokenizer(*pair)
+
+    def count(text: str) -> int:
+        ids = encoded[text] if text in encoded else tokenizer.encode(text)
+        # one that is too long is split, and a text of a megabyte is halved many times
+        if len(ids) <= limit:
+            encoded[text] = ids
+        return len(ids)
+
+    # languages differ in what ends a sentence, but where none is named, the rules of English do
+    language = "en" if pair[0] is None else code_of(pair[0])
+    splits = [FORMATS[form], units.sentences(language), units.at_most(limit, count)]
     if form == "subtitles":
         # one is short, and what is said in it stands together
         del splits[1]
-    return units.chain(splits)
+    return tokenizer, units.chain(splits)
 
 
 async def _decoded(

@@ -245,6 +245,17 @@ class Streamed(Search):
     )
 
 
+class SentencesBody(Body):
+    """A text to split into sentences."""
+
+    text: Text
+    model: str | None = Field(
+        default=None, description="A model's name; by default the first that fits."
+    )
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+
 class TranslationsBody(Streamed):
     """Texts to translate."""
 

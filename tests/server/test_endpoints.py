@@ -58,6 +58,19 @@ def test_translate_keeps_lines_and_gives_alternatives(http):
     assert found["translatedText"] not in found["alternatives"]
 
 
+def test_sentences_are_those_of_the_translation(http):
+    text = f"  {LINES[0]}  {LINES[2]}\n\n— \n{LINES[0]}\n"
+    found = answer(http.post("/v1/sentences", json={"text": text, "source_lang": "es"}))
+    assert found["model"] == "bible-es-en"
+    assert found["texts"] == [LINES[0], LINES[2], LINES[0]]
+    assert found["kept"] == ["  ", "  ", "\n\n— \n", "\n"]
+    assert answer(http.post("/v1/sentences", json={"text": ""})) == {
+        **{"model": "bible-es-en", "kept": [""], "texts": []}
+    }
+    wrong = http.post("/v1/sentences", json={"text": "a", "source_lang": "fr"})
+    assert wrong.status_code == 400
+
+
 def test_languages(http):
     assert answer(http.get("/languages")) == [{"code": "es", "name": "Spanish", "targets": ["en"]}]
 

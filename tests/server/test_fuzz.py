@@ -23,6 +23,7 @@ BODIES = {
         "temperature": 0,
         "min_p": 0,
     },
+    "/v1/sentences": {"text": "Y el rey.", "source_lang": "es"},
     "/v1/score": {"source": "Y el rey", "target": [5, 6], "length_penalty": 1},
     "/v1/chat/completions": {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],

@@ -9,12 +9,13 @@ from fastapi import Request as HTTPRequest
 from fastapi.responses import Response
 
 from pybeam.request import Request
-from pybeam.server.answers import Translations, translation_of
+from pybeam.server.answers import Sentences, Translations, translation_of
 from pybeam.server.calls import TheCalls
+from pybeam.server.documents import sentences_of
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.routes import Route
-from pybeam.server.schemas import TranslationsBody
+from pybeam.server.schemas import SentencesBody, TranslationsBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
@@ -51,6 +52,15 @@ async def translations(
     return Translations(
         model=model.name, translations=[translation_of(model, one) for one in served]
     )
+
+
+@router.post("/sentences")
+async def sentences(body: SentencesBody, calls: TheCalls) -> Sentences:
+    """Split a text into the sentences that a model translates one by one, and what stands between them."""
+    pair = body.source_lang, body.target_lang
+    model = calls.models.pick(body.model, *pair, takes_sound=False)
+    kept, texts = await sentences_of(calls, model, pair, body.text)
+    return Sentences(model=model.name, kept=list(kept), texts=list(texts))
 
 
 class _Writer:
