@@ -91,6 +91,11 @@ class Tokenizer:
             return self._pieces.encode_target(text)
         return [self.encode_target(one) for one in _texts(text)]
 
+    @property
+    def target_ids(self) -> dict[str, int]:
+        """The ids of target tokens by their names in the files."""
+        return self._pieces.vocabularies()[1]
+
     def decode(self, ids: Sequence[int], *, strips: bool = True) -> str:
         """Return the text of generated ids, without EOS, tags and other control tokens.
 
