@@ -142,20 +142,19 @@ class AuditedDeadlines(Deadlines):
         self.audited: set[int] = set()
         self._chance = random.Random(0)
 
-    def is_hopeless(self, ticket: Ticket, rows: float, now: float) -> bool:
-        found = super().is_hopeless(ticket, rows, now)
-        if not found or now >= (ticket.deadline or math.inf):
-            return found
+    def foresee(self, ticket: Ticket, rows: float, now: float) -> None:
+        super().foresee(ticket, rows, now)
+        if not ticket.is_hopeless or now >= (ticket.deadline or math.inf):
+            return
         if ticket.index not in self.audited:
             if self._chance.randrange(AUDIT):
-                return True
+                return
             self.audited.add(ticket.index)
             # it comes first, and nobody asks whether it is in time
             self._waiting.remove(ticket.index)
             ticket.priority = FIRST
             self._waiting.add(ticket)
-        ticket.lateness, ticket.outlook = 0.0, NO_OUTLOOK
-        return False
+        ticket.is_hopeless, ticket.lateness, ticket.outlook = False, 0.0, NO_OUTLOOK
 
 
 @contextlib.contextmanager

@@ -194,3 +194,21 @@ def charge(request: Request, unit: str, amount: float) -> None:
     caller = caller_of(request)
     if caller is not None and request.state.unit == unit:
         caller.allowance.take(unit, amount)
+
+
+def check_sound(request: Request) -> None:
+    """Raise APIError, 429, if nothing is left of the seconds of sound that a request's key may use."""
+    caller = caller_of(request)
+    if caller is not None:
+        caller.allowance.check("audio_seconds")
+
+
+def charge_given(request: Request, num_tokens: int, seconds: float) -> None:
+    """Take what a request that is paid in tokens brings: tokens, and seconds of sound as features.
+
+    Seconds of recordings count as they are decoded.
+    """
+    caller = caller_of(request)
+    if caller is not None and request.state.unit == "tokens":
+        caller.allowance.take("tokens", num_tokens)
+        caller.allowance.take("audio_seconds", seconds)

@@ -42,13 +42,11 @@ def biases_of(
         frequency, presence: see `pybeam.processors.count_penalty`.
 
     Raises:
-        APIError: the server has none to change, or a name is no token id.
+        APIError: the server has none to change.
     """
     found: list[Processor] = []
     if logit_bias:
         own: Any = _own(algorithm, SequenceBias, "logit_bias")
-        if not all(name.isascii() and name.isdigit() for name in logit_bias):
-            raise APIError(400, "`logit_bias` must have token ids for names", "logit_bias")
         lines = tuple((int(name),) for name in logit_bias)
         values = tuple(map(float, logit_bias.values()))
         found.append(dataclasses.replace(own, sequences=lines, biases=values))

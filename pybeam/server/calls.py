@@ -14,11 +14,12 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 from fastapi import Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import StreamingResponse
+from torch import Tensor
 
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.request import Request
 from pybeam.server import schemas
-from pybeam.server.auth import Keys, caller_of, charge, client_of
+from pybeam.server.auth import Keys, caller_of, charge, charge_given, client_of
 from pybeam.server.detector import Detector
 from pybeam.server.errors import APIError, from_service
 from pybeam.server.files import Files
@@ -28,7 +29,7 @@ from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
-from pybeam.serving import Certain, DeadlineExceeded, ServedResult, Service
+from pybeam.serving import Certain, DeadlineExceeded, ServedResult, ServedStream, Service
 from pybeam.serving.options import Options
 from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.together import together
@@ -132,7 +133,7 @@ class Calls:
             for one in waiting:
                 one.cancel()
             raise
-        charge(http, "tokens", sum(_num_given(one) for one in requests))
+        _charge_given(http, model, requests)
         results = await together([asyncio.wrap_future(one) for one in waiting])
         charge(http, "tokens", sum(_num_generated(one) for one in results))
         return results
@@ -148,39 +149,33 @@ class Calls:
         except Exception as error:
             raise from_service(error) from error
 
-    async def events(
+    async def begin(
         self,
         http: HTTPRequest,
         model: ServedModel,
-        request: Request,
+        requests: Sequence[Request],
         body: schemas.Serving,
         *,
         best_so_far: bool = False,
-    ) -> AsyncGenerator[Event, None]:
-        """Decode a request, and yield what it says meanwhile.
+    ) -> list[AsyncGenerator[Event, None]]:
+        """Let the service take requests, and return what each of them says until it has its result.
+
+        Nothing is charged unless the service takes all of them.
 
         Raises:
-            APIError: it cannot begin.
+            APIError: it does not.
         """
         options = self._serving(http, model, body)
+        begun: list[ServedStream] = []
         try:
-            coming = self.service.stream(request, best_so_far=best_so_far, **options)
+            for request in requests:
+                begun.append(self.service.stream(request, best_so_far=best_so_far, **options))
         except Exception as error:
+            for one in begun:
+                await one.aclose()
             raise from_service(error) from error
-        charge(http, "tokens", _num_given(request))
-        num_charged = 0
-        async with coming:
-            async for event in coming:
-                num = num_charged
-                if isinstance(event, ServedResult):
-                    http.state.log_fields = _log_fields(model, [event])
-                    num = _num_generated(event)
-                elif isinstance(event, Certain):
-                    num = len(event.tokens)
-                # a client that goes before the end has had what was certain
-                charge(http, "tokens", num - num_charged)
-                num_charged = num
-                yield event
+        _charge_given(http, model, requests)
+        return [_charged(http, model, coming) for coming in begun]
 
     async def stream(
         self,
@@ -197,7 +192,7 @@ class Calls:
         Raises:
             APIError: it failed before anything was certain.
         """
-        events = self.events(http, model, request, body, best_so_far=best_so_far)
+        [events] = await self.begin(http, model, [request], body, best_so_far=best_so_far)
         http.state.log_fields = {"model": model.name, "sources": 1}
         return await self.send(http, model, events, write)
 
@@ -297,6 +292,30 @@ class Calls:
             "client": client_of(http),
             "on_deadline": body.on_deadline or self.settings.on_deadline,
         }
+
+
+def _charge_given(http: HTTPRequest, model: ServedModel, requests: Sequence[Request]) -> None:
+    sources = [one.source for one in requests if isinstance(one.source, Tensor)]
+    seconds = sum(map(len, sources)) * model.frame_seconds if model.takes_sound else 0.0
+    charge_given(http, sum(map(_num_given, requests)), seconds)
+
+
+async def _charged(
+    http: HTTPRequest, model: ServedModel, coming: ServedStream
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of a request; a client that goes before the end has had what was certain."""
+    num_charged = 0
+    async with coming:
+        async for event in coming:
+            num = num_charged
+            if isinstance(event, ServedResult):
+                http.state.log_fields = _log_fields(model, [event])
+                num = _num_generated(event)
+            elif isinstance(event, Certain):
+                num = len(event.tokens)
+            charge(http, "tokens", num - num_charged)
+            num_charged = num
+            yield event
 
 
 def _log_fields(model: ServedModel, served: Sequence[ServedResult]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pybeam.server.calls import Calls
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.openai_bodies import Generation
+from pybeam.server.sse import Event
 from pybeam.serving import Certain, ServedResult
 from pybeam.serving.together import merged
 from pybeam.text.deltas import INCOMPLETE, TextDeltas
@@ -126,10 +127,10 @@ class Continuations:
         Raises:
             APIError: a request failed.
         """
-        numbers = range(len(self._requests))
         if self._stops and self._may_leave:
-            self._note()
-            found = await self._calls.all_of(self._http, [self._last(i) for i in numbers])
+            found = await self._calls.all_of(
+                self._http, [self._last(i, events) for i, events in enumerate(await self._begin())]
+            )
         else:
             served = await self._calls.decode(self._http, self._model, self._requests, self._body)
             found = [self._of(i, one) for i, one in enumerate(served)]
@@ -140,8 +141,7 @@ class Continuations:
         """Yield pieces of choices as they are certain, each choice when it is done, and the usage."""
         if self._each == 1 and len(self._requests) > self._body.num * len(self.prompts):
             raise APIError(400, "`best_of` is ranked at the end; leave `stream` out", "best_of")
-        self._note()
-        parts = [self._parts(i) for i in range(len(self._requests))]
+        parts = [self._parts(i, events) for i, events in enumerate(await self._begin())]
         made = []
         async with aclosing(parts[0] if len(parts) == 1 else merged(parts)) as coming:
             async for part in coming:
@@ -153,23 +153,25 @@ class Continuations:
     def _usage(self, made: Sequence[Choice]) -> Usage:
         return Usage(sum(map(len, self.prompts)), sum(one.num_tokens for one in made))
 
-    def _note(self) -> None:
+    async def _begin(self) -> list[AsyncGenerator[Event, None]]:
+        """Let the service take all requests. Returns the events of each."""
         fields = {"model": self._model.name, "sources": len(self._requests)}
         self._http.state.log_fields = fields
+        return await self._calls.begin(self._http, self._model, self._requests, self._body)
 
     def _prompt_of(self, number: int) -> int:
         """The prompt of a request."""
         return number * len(self.prompts) // len(self._requests)
 
-    async def _last(self, number: int) -> list[Choice]:
-        return [part async for part in self._parts(number) if isinstance(part, Choice)]
+    async def _last(self, number: int, events: AsyncGenerator[Event, None]) -> list[Choice]:
+        return [part async for part in self._parts(number, events) if isinstance(part, Choice)]
 
-    async def _parts(self, number: int) -> AsyncGenerator[Delta | Choice, None]:
+    async def _parts(
+        self, number: int, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Delta | Choice, None]:
         """Yield what is certain of a request, and its choices. It is over at a stop string."""
         text = self._model.continuation(self.prompts[self._prompt_of(number)])
         deltas, first = TextDeltas(text), number * self._each
-        request = self._requests[number]
-        events = self._calls.events(self._http, self._model, request, self._body)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, ServedResult):

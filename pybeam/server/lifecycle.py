@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
     Args:
         start: makes the application, whose service has started; called in another thread.
         settings: say where it listens, and how long requests may come and finish.
-        reload: are called at SIGHUP; none: that signal ends the process.
+        reload: are called at SIGHUP. Without any, that signal ends a process that has a terminal.
 
     Attributes:
         error: why it could not start.
@@ -143,7 +143,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list | None = None) -> None:
         """Start to listen, say where, and begin to make the application."""
         self._loop = asyncio.get_running_loop()
-        if self._reload and hasattr(signal, "SIGHUP"):  # Windows has none
+        # Windows has none, and a terminal that is closed means that its programs end
+        if hasattr(signal, "SIGHUP") and (self._reload or not os.isatty(0)):
             self._loop.add_signal_handler(signal.SIGHUP, self._read_again)
         await super().startup(sockets)
         for server in getattr(self, "servers", []):

@@ -108,6 +108,9 @@ class ServedModel:
         self._pieces = {i: piece for piece, i in vocabularies[1].items()}
         # what turns recordings into sources
         self.extractor = load_feature_extractor(directory) if self.takes_sound else None
+        # Kaldi's filter banks have 100 frames in a second
+        rate = self.extractor.sampling_rate if self.extractor else 1
+        self.frame_seconds = getattr(self.extractor, "hop_length", rate / 100) / rate
         self._between = None
         if tokenizers is not None:
             self._between = lru_cache(MAX_TOKENIZERS)(tokenizers.of)

@@ -28,6 +28,8 @@ from pybeam.server.schemas import (
 
 MAX_STOPS = 16
 MAX_BIASES = 1024
+# of a token id
+MAX_DIGITS = 10
 # what a chat's answer may list beside each token
 MAX_TOP = 20
 
@@ -49,10 +51,24 @@ def _not_empty(given: str) -> str:
     return given
 
 
+def _biases(given: Any) -> Any:
+    """Say which entry of `logit_bias` is wrong; that a field of it is says less."""
+    for name, value in given.items() if isinstance(given, dict) else ():
+        shown = json.dumps(name[:MAX_DIGITS])
+        if not (name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS):
+            raise ValueError(f"must have token ids for names, but has {shown}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and -MOST_BIAS <= value <= MOST_BIAS):
+            raise ValueError(f"must be from {-MOST_BIAS:g} to {MOST_BIAS:g} for {shown}")
+    return given
+
+
 Stop = Annotated[Text, AfterValidator(_not_empty)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Biases = Annotated[
-    dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]], Field(max_length=MAX_BIASES)
+    dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]],
+    Field(max_length=MAX_BIASES),
+    BeforeValidator(_biases),
 ]
 
 

@@ -107,9 +107,14 @@ class Allowance:
         Raises:
             APIError: 429, nothing is left. Nothing is taken then.
         """
+        self.check("requests", unit)
+        self.take("requests", 1)
+
+    def check(self, *units: str) -> None:
+        """Raise APIError, 429, if nothing is left of one of these units."""
         waits = [
             (meter.seconds(meter.most - 1), name, meter)
-            for name, meter in self._settled("requests", unit)
+            for name, meter in self._settled(*units)
             if meter.left < 1
         ]
         if waits:
@@ -121,7 +126,6 @@ class Allowance:
                 code="rate_limit_exceeded",
                 retry_after=seconds,
             )
-        self.take("requests", 1)
 
     def take(self, unit: str, amount: float) -> None:
         """Take an amount of requests, tokens or audio_seconds."""

@@ -66,24 +66,24 @@ class Deadlines:
             heapq.heappop(alarms)
         return alarms[0][0] if alarms else math.inf
 
-    def is_hopeless(self, ticket: Ticket, rows: float, now: float) -> bool:
-        """Whether a request will hardly meet its deadline even if it begins now, beside so many rows.
+    def foresee(self, ticket: Ticket, rows: float, now: float) -> None:
+        """Note what is expected of a request if it begins now, beside so many rows.
 
-        A request that is alone begins in any case: expectations come from others and may be wrong. One that
-        takes the best so far begins, too.
+        It is hopeless if it will hardly meet its deadline even so. A request that is alone begins in any
+        case: expectations come from others and may be wrong. One that takes the best so far begins, too.
         """
         ticket.lateness, ticket.retry_after = 0.0, None
         ticket.outlook = self._outlook(ticket, rows, now)
         deadline = ticket.deadline
-        if deadline is None or now >= deadline:
-            return deadline is not None
+        ticket.is_hopeless = deadline is not None and now >= deadline
+        if deadline is None or ticket.is_hopeless:
+            return
         waits = self._waiting.get(ticket.index) is not None
         is_alone = not self._taken and len(self._waiting) == waits
         lateness = now + ticket.outlook.least - deadline
-        if lateness <= 0 or ticket.wants_best or is_alone:
-            return False
-        ticket.lateness, ticket.retry_after = lateness, self.retry_after(ticket, now)
-        return True
+        if lateness > 0 and not (ticket.wants_best or is_alone):
+            ticket.is_hopeless = True
+            ticket.lateness, ticket.retry_after = lateness, self.retry_after(ticket, now)
 
     def retry_after(self, ticket: Ticket, now: float) -> float | None:
         """Return the seconds after which a request like this one should be done in time; None: never.
@@ -122,6 +122,7 @@ class Deadlines:
         return min(self.rows.values(), default=0.0)
 
     def _time_to_go(self, ticket: Ticket, now: float) -> float:
+        """When a request may have to leave, after what is expected of it now."""
         deadline = ticket.deadline
         if deadline is None:
             return math.inf
@@ -129,7 +130,8 @@ class Deadlines:
             # one that takes the best so far begins however late it is expected to be
             if ticket.wants_best:
                 return deadline
-            if self.is_hopeless(ticket, self._fewest_rows, now):
+            self.foresee(ticket, self._fewest_rows, now)
+            if ticket.is_hopeless:
                 return now
             return min(deadline, max(now + LOOK_SECONDS, deadline - ticket.outlook.least))
         if ticket.is_interrupted:

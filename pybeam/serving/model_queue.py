@@ -198,7 +198,8 @@ class ModelQueue:
         """
         waiting, late = self.waiting, list[Ticket]()
         while (ticket := waiting.next(now)) is not None:
-            if self.deadlines.is_hopeless(ticket, rows, now):
+            self.deadlines.foresee(ticket, rows, now)
+            if ticket.is_hopeless:
                 waiting.remove(ticket.index)
                 late.append(ticket)
                 continue

@@ -35,6 +35,7 @@ class Ticket:
         num_steps: those that its engine had behind it when it took the request.
         longest_step: the seconds that each of its steps may take if it is probably to be done in time.
         is_interrupted: whether its engine has been told to give the best so far.
+        is_hopeless: whether it is not to begin, since its time is over, or expected to be too short.
         lateness: seconds by which it is expected to miss its deadline; 0: nothing says so.
         retry_after: seconds after which a request like it is expected to be done in time; None: never.
     """
@@ -59,6 +60,7 @@ class Ticket:
     num_steps: int = 0
     longest_step: float = math.inf
     is_interrupted: bool = False
+    is_hopeless: bool = False
     lateness: float = 0.0
     retry_after: float | None = None
     _phase: Phase = "wait"

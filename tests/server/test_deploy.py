@@ -167,6 +167,7 @@ def test_the_unit_starts_the_server_with_the_config_that_stands_beside_it():
     assert config_of(DEPLOY / "serve.toml")["model"] == tuple(config["model"])
     needed = minimum_seconds_to_stop(config["shutdown-timeout"])
     assert float(unit()["TimeoutStopSec"]) > needed
+    assert shlex.split(unit()["ExecReload"])[1:] == ["-HUP", "$MAINPID"]
 
 
 def test_kubernetes_mounts_what_the_server_reads(tmp_path):

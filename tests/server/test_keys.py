@@ -148,6 +148,8 @@ def test_tokens_are_those_of_sources_and_outputs(keys, path):
     [
         ("/v1/translations", {"text": LINES[:3]}, 2),
         ("/v1/translations", TEXT | {"stream": True}, 0),
+        ("/v1/completions", {"prompt": LINES[:3], "stream": True}, 2),
+        ("/v1/completions", {"prompt": LINES[:3], "stop": "x"}, 2),
         ("/translate", {"q": LINES[0], "source": "es", "target": "en"}, 0),
     ],
 )

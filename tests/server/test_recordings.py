@@ -202,20 +202,22 @@ def test_recordings_count_by_their_seconds(served, tmp_path):
     run(test, model=served, keys=Keys(path=str(path)))
 
 
-def test_features_that_are_decoded_count_as_tokens(served, tmp_path):
+def test_features_that_are_decoded_count_as_tokens_and_seconds(served, tmp_path):
     """Otherwise sound that a client prepares itself would be free."""
     path = tmp_path / "keys.toml"
-    path.write_text(table_of("a", "one", KeyLimits(tokens_per_day=10000)))
+    limits = KeyLimits(tokens_per_day=10000, audio_seconds_per_day=1)
+    path.write_text(table_of("a", "one", limits))
     features = served.extractor(torch.zeros(RATE))
 
     async def test(client):
         client.headers["Authorization"] = "Bearer one"
-        found = await client.post("/v1/decode", json={"source": features.tolist()})
-        assert found.status_code == 200, found.text
-        [best, *_] = found.json()["hypotheses"]
-        assert 10000 - int(found.headers["x-ratelimit-remaining-tokens"]) > len(features) >= 100, (
-            best
-        )
+        asked = [client.post("/v1/decode", json={"source": features.tolist()}) for _ in range(2)]
+        found, refused = [await one for one in asked]
+        assert (found.status_code, refused.status_code) == (200, 429), found.text
+        left = int(found.headers["x-ratelimit-remaining-tokens"])
+        assert 10000 - left > len(features) >= 100, found.json()
+        assert found.headers["x-ratelimit-remaining-audio-seconds"] == "0"
+        assert "seconds of sound in a day" in refused.json()["error"]["message"]
 
     run(test, model=served, keys=Keys(path=str(path)))
 

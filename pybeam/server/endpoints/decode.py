@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from pybeam.request import Request
 from pybeam.server.answers import Decoded, decoded_of
+from pybeam.server.auth import check_sound
 from pybeam.server.calls import Calls, TheCalls
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
@@ -36,6 +37,8 @@ async def decode(http: HTTPRequest, body: DecodeBody, calls: TheCalls) -> Decode
     is_sound = (
         isinstance(body.source, list) and bool(body.source) and isinstance(body.source[0], list)
     )
+    if is_sound:
+        check_sound(http)
     model = calls.models.pick(body.model, *languages, takes_sound=is_sound)
     source = await _source(calls, model, body.source, languages)
     prefix = None
