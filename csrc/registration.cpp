@@ -6,6 +6,7 @@
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/catalogue.h"
+#include "ops/ctc.h"
 #include "ops/edits.h"
 #include "ops/embed.h"
 #include "ops/gates.h"
@@ -84,6 +85,16 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "edit_logits(Tensor(a!) logits, int[] rules, Tensor[] arrays, Tensor history, "
         "Tensor prompt, Tensor slot, Tensor position, Tensor prefix_length, Tensor max_length, "
         "int[] eos_ids) -> ()");
+    m.def(
+        "ctc_beam_search(Tensor log_probs, Tensor length, int blank, int width, int n_best, "
+        "int max_tokens, float threshold) -> "
+        "(Tensor tokens, Tensor length, Tensor log_prob, Tensor count)");
+    m.def(
+        "ctc_align(Tensor log_probs, Tensor length, Tensor tokens, Tensor num_tokens, int blank) "
+        "-> (Tensor spans, Tensor log_prob, Tensor total)");
+    m.def(
+        "ctc_prefix_scores(Tensor(a!) log_probs, Tensor(b!) prefixes, Tensor[] sources, "
+        "Tensor[] rows, int[] eos_ids, int blank, int pre_beam) -> ()");
     m.def("log_softmax(Tensor logits) -> Tensor");
     m.def("fill_panels(Tensor(a!) panels, Tensor rows) -> ()");
     m.def(
@@ -119,6 +130,9 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::catalogue_walk>(m, "catalogue_walk");
     pybeam::implement<&pybeam::catalogue_columns>(m, "catalogue_columns");
     pybeam::implement<&pybeam::edit_logits>(m, "edit_logits");
+    pybeam::implement<&pybeam::ctc_beam_search>(m, "ctc_beam_search");
+    pybeam::implement<&pybeam::ctc_align>(m, "ctc_align");
+    pybeam::implement<&pybeam::ctc_prefix_scores>(m, "ctc_prefix_scores");
     pybeam::implement<&pybeam::log_softmax>(m, "log_softmax");
     pybeam::implement<&pybeam::fill_panels>(m, "fill_panels");
     pybeam::implement<&pybeam::linear>(m, "linear");

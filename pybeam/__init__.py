@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pybeam import catalogue as catalogue
     from pybeam import compat as compat
+    from pybeam import ctc as ctc
     from pybeam import diversity as diversity
     from pybeam import drafts as drafts
     from pybeam import export as export
@@ -102,6 +103,7 @@ if _path.exists(_path.join(_path.dirname(__file__), "beam_file.py")):
 _MODULES = (
     "catalogue",
     "compat",
+    "ctc",
     "diversity",
     "drafts",
     "export",

@@ -45,28 +45,28 @@ except ImportError as error:
 VALUE_ERROR = "ValueError: "
 
 
-def _operator(name: str) -> Callable[..., Any]:
+def operator(name: str) -> Callable[..., Any]:
     """The operator, which raises ValueError for a wrong value."""
-    operator = getattr(torch.ops.pybeam, name).default
+    kernel = getattr(torch.ops.pybeam, name).default
 
     def call(*arguments: Any) -> Any:
         try:
-            return operator(*arguments)
+            return kernel(*arguments)
         except RuntimeError as error:
             message = str(error)
             if not message.startswith(VALUE_ERROR):
                 raise
         raise ValueError(message.removeprefix(VALUE_ERROR))
 
-    vars(call)["_schema"] = operator._schema  # names its arguments
+    vars(call)["_schema"] = kernel._schema  # names its arguments
     return call
 
 
-_select = _operator("select")
-_tree_attention = _operator("tree_attention")
-_catalogue_columns = _operator("catalogue_columns")
-_edit_logits = _operator("edit_logits")
-_log_softmax = _operator("log_softmax")
+_select = operator("select")
+_tree_attention = operator("tree_attention")
+_catalogue_columns = operator("catalogue_columns")
+_edit_logits = operator("edit_logits")
+_log_softmax = operator("log_softmax")
 
 # operators that a decoder calls, whatever its model
 DECODING = (
@@ -158,7 +158,7 @@ def perturb(*given: Any) -> Tensor:
     return torch_gumbel.perturb(*given)
 
 
-prompt_attention = _operator("prompt_attention")
+prompt_attention = operator("prompt_attention")
 
 
 def catalogue_columns(
@@ -181,36 +181,36 @@ def log_softmax(logits: Tensor) -> Tensor:
     return _log_softmax(logits.float() if logits.dtype in HALVES else logits)
 
 
-catalogue_walk = _operator("catalogue_walk")
-tree_append = _operator("tree_append")
-tree_release = _operator("tree_release")
-gather_rows = _operator("gather_rows")
-scatter_rows = _operator("scatter_rows")
-backtrace = _operator("backtrace")
-fill_panels = _operator("fill_panels")
-linear = _operator("linear")
-embed = _operator("embed")
-layer_norm = _operator("layer_norm")
-rms_norm = _operator("rms_norm")
-rotary = _operator("rotary")
-gated = _operator("gated")
+catalogue_walk = operator("catalogue_walk")
+tree_append = operator("tree_append")
+tree_release = operator("tree_release")
+gather_rows = operator("gather_rows")
+scatter_rows = operator("scatter_rows")
+backtrace = operator("backtrace")
+fill_panels = operator("fill_panels")
+linear = operator("linear")
+embed = operator("embed")
+layer_norm = operator("layer_norm")
+rms_norm = operator("rms_norm")
+rotary = operator("rotary")
+gated = operator("gated")
 adds_in_products = True
 embed_norm = None
 add_norm = torch_layers.add_norm
 few_rows = None
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
-soft_cap = _operator("soft_cap")
-glu = _operator("glu")
-lstm_cell = _operator("lstm_cell")
-mixture = _operator("mixture")
+soft_cap = operator("soft_cap")
+glu = operator("glu")
+lstm_cell = operator("lstm_cell")
+mixture = operator("mixture")
 
 # in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8"
-isa = _operator("isa")
-set_isa = _operator("set_isa")
+isa = operator("isa")
+set_isa = operator("set_isa")
 # how bfloat16 weights are multiplied: "pairs" or "float32"
-bfloat16_products = _operator("bfloat16_products")
-set_bfloat16_products = _operator("set_bfloat16_products")
+bfloat16_products = operator("bfloat16_products")
+set_bfloat16_products = operator("set_bfloat16_products")
 
 
 def lacking(device_type: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ def ints(values) -> torch.Tensor:
 
 @pytest.fixture(autouse=True, scope="module")
 def native():
+    pytest.importorskip("pybeam.ctc.native", exc_type=ImportError)
     return pytest.importorskip("pybeam.ops.fakes", exc_type=ImportError)
 
 
@@ -92,6 +95,14 @@ def release_arguments() -> tuple:
     return as_lists(state)
 
 
+def prefix_arguments() -> tuple:
+    """Arguments of two rows: one begins, and one goes on from where it began."""
+    log_probs = torch.randn(1, 3, 5).log_softmax(2)
+    sources = [log_probs, ints([3]), torch.tensor([0.5]), log_probs.exp()]
+    rows = [ints(one) for one in ([0, 0], [0, 1], [-1, 0], [4, 2], [-1, -1])]
+    return torch.randn(2, 5), torch.zeros(2, 4, 2).double(), sources, rows, [4], 0, 0
+
+
 def catalogue_arrays() -> list[torch.Tensor]:
     catalogue = pybeam.Catalogue.build([[3], [2, 4]])
     return [*catalogue.tensors, catalogue.everything.words[None]]
@@ -120,6 +131,23 @@ ARGUMENTS = {
         2,
         1,
     ),
+    "ctc_beam_search": lambda: (
+        torch.randn(2, 3, 5).log_softmax(2),
+        ints([3, 2]),
+        0,
+        4,
+        2,
+        5,
+        math.inf,
+    ),
+    "ctc_align": lambda: (
+        torch.randn(2, 3, 5).log_softmax(2),
+        ints([3, 2]),
+        ints([[1, 2], [4, -1]]),
+        ints([2, 1]),
+        0,
+    ),
+    "ctc_prefix_scores": prefix_arguments,
     "edit_logits": lambda: (
         torch.randn(2, 9),
         [2, -1, 0, 10, 0, 0, 4, 0, 0],

@@ -29,7 +29,7 @@ WINGS = [
     ["server", "tasks"],
     ["compat", "corpus", "inspect", "reranking", "serving", "traffic"],
     ["hub"],
-    ["catalogue", "diversity", "export", "shortlist"],
+    ["catalogue", "ctc", "diversity", "export", "shortlist"],
     ["speech"],
 ]
 CORE = [

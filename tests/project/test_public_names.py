@@ -14,6 +14,7 @@ from support.paths import ROOT
 MODULES = (
     "catalogue",
     "compat",
+    "ctc",
     "diversity",
     "drafts",
     "export",

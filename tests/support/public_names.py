@@ -12,6 +12,7 @@ import pybeam
 MODULES = [
     pybeam,
     pybeam.catalogue,
+    pybeam.ctc,
     pybeam.diversity,
     pybeam.drafts,
     pybeam.export,

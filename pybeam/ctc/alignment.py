@@ -1,0 +1,82 @@
+"""`align`: which frames belong to the tokens of an output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pybeam.arguments import ArgumentError, check_list, ids
+from pybeam.ctc.frames import kernels, no_numbers, on_host, padded
+
+
+class Span(NamedTuple):
+    """The frames that say a token, on the most probable path."""
+
+    token: int
+    start: int  # the first frame
+    end: int  # the one behind the last
+    log_prob: float  # the mean over these frames
+
+
+def align(
+    log_probs: Tensor,
+    tokens: Iterable[Sequence[int]],
+    lengths: Sequence[int] | Tensor | None = None,
+    *,
+    blank: int = 0,
+    backend: str = "auto",
+) -> list[list[Span]]:
+    """Find the most probable path that says given tokens (Viterbi), and return the frames of each token.
+
+    Equal tokens that follow each other have a blank between them. Where paths are equal, the one is
+    taken whose last token ends in the last frame, and else the one that moves less from frame to frame,
+    looked at from the end.
+
+    Args:
+        log_probs: [B, T, V] floats, of each token in each frame.
+        tokens: for each source the ids of its output.
+        lengths: [B] frames of each source; nothing behind them is read. None: all T.
+        blank: the token that stands for none.
+        backend: "native" (C++), "reference" (Python), or "auto".
+
+    Returns:
+        For each source a span for each token.
+
+    Raises:
+        TypeError, ValueError: an argument has another shape or type, holds NaN or +inf, or no path says the
+            tokens of a source, because there are too few frames or because its probability is 0.
+    """
+    frames, length = on_host(log_probs, lengths, blank)
+    check_list("tokens", tokens)
+    lists = [ids("tokens", one) for one in tokens]
+    if len(lists) != len(length):
+        raise ArgumentError(
+            "tokens",
+            f"must be a list for each of {len(length)} sources, but there are {len(lists)}",
+        )
+    for one in lists:
+        if blank in one:
+            raise ArgumentError("tokens", f"must not hold the blank, {blank}; leave it out")
+        if max(one, default=0) >= frames.shape[2]:
+            raise ArgumentError(
+                "tokens", f"must be 0 to {frames.shape[2] - 1}, but one is {max(one)}"
+            )
+    spans, scores, total = kernels(backend).align(frames, length, *padded(lists), blank)
+    for i, score in enumerate(total.tolist()):
+        if math.isnan(score):
+            raise no_numbers(i)
+        if score == -math.inf:
+            raise ArgumentError(
+                "tokens",
+                f"must be what {int(length[i])} frames can say, but those of source {i} are not",
+            )
+    return [
+        [
+            Span(token, start, end, score / (end - start))
+            for token, (start, end), score in zip(own, places, sums, strict=False)
+        ]
+        for own, places, sums in zip(lists, spans.tolist(), scores.tolist(), strict=True)
+    ]
