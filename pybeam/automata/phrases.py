@@ -1,0 +1,86 @@
+"""An automaton of outputs that contain phrases: Aho and Corasick's, and how often each phrase was met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pybeam.automata.automaton import Automaton
+
+ROOT = 0
+MAX_EDGES = 1 << 22
+
+Phrase = tuple[int, ...]
+
+
+def phrases_automaton(phrases: Sequence[Phrase]) -> Automaton:
+    """Build the automaton of all outputs in which each phrase stands at least as often as in the list.
+
+    Occurrences may overlap, and one may lie in another: the tokens 1 2 3 contain both [1, 2] and [2, 3]. A
+    state is a node of Aho and Corasick's trie (1975), which is the longest end of the output that a phrase
+    begins with, and how often each phrase was met, up to what is asked for. So `Automaton.needed` is exact:
+    it counts the fewest tokens in which all that is missing fits, overlaps included. Failures of the trie
+    are followed here, because an automaton that has some may end everywhere.
+
+    Args:
+        phrases: lists of tokens, none of them empty. The same one may stand in the list several times.
+
+    Raises:
+        ValueError: there would be more than 4,194,304 edges. n phrases of T tokens in all, each another one,
+            have about ``2**n * T * n``.
+    """
+    distinct = sorted(set(phrases))
+    asked = np.array([phrases.count(phrase) for phrase in distinct], dtype=np.int64)
+    steps, ends = _trie_of(distinct)
+    num_counts = int(np.prod(asked + 1.0))
+    num_edges = num_counts * sum(map(len, steps))
+    if num_edges > MAX_EDGES:
+        raise ValueError(
+            f"`phrases` must need at most {MAX_EDGES:,} edges of an automaton, but these {len(phrases)} need "
+            f"{num_edges:,}; ask for fewer phrases, or join those that follow each other"
+        )
+    # a state's number is that of its counts, times the nodes of the trie, plus that of its node
+    number = np.arange(num_counts)
+    stride = np.cumprod([1, *asked[:-1] + 1])[: len(asked)]
+    is_missing = number // stride[:, None] % (asked + 1)[:, None] < asked[:, None]  # [n, N]
+    nothing = np.zeros(0, dtype=np.int64)
+    sources, tokens, targets = [nothing], [nothing], [nothing]
+    for node, follows in enumerate(steps):
+        for token, target in follows.items():
+            met = ends[target]
+            more = number + stride[met] @ is_missing[met]
+            sources.append(number * len(steps) + node)
+            tokens.append(np.full(len(number), token))
+            targets.append(more * len(steps) + target)
+    return Automaton.build(
+        np.repeat(~is_missing.any(0), len(steps)),
+        source=np.concatenate(sources),
+        token=np.concatenate(tokens),
+        target=np.concatenate(targets),
+        other=np.repeat(number * len(steps) + ROOT, len(steps)),
+    )
+
+
+def _trie_of(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[list[int]]]:
+    """Return, by node, where tokens lead other than to the root, and the phrases that end there."""
+    longest = max(map(len, phrases), default=0)
+    # by depth, so that what a node fails to stands before it
+    texts = [()] + [p[:n] for n in range(1, longest + 1) for p in phrases if len(p) >= n]
+    node_of: dict[Phrase, int] = {text: n for n, text in enumerate(dict.fromkeys(texts))}
+    children: list[dict[int, int]] = [{} for _ in node_of]
+    for text, node in node_of.items():
+        if text:
+            children[node_of[text[:-1]]][text[-1]] = node
+    steps: list[dict[int, int]] = []
+    ends: list[list[int]] = []
+    for text, node in node_of.items():
+        own = [i for i, phrase in enumerate(phrases) if phrase == text]
+        if not text:
+            steps.append(children[node])
+            ends.append(own)
+            continue
+        failure = next(node_of[text[i:]] for i in range(1, len(text) + 1) if text[i:] in node_of)
+        steps.append(steps[failure] | children[node])
+        ends.append(ends[failure] + own)
+    return steps, ends
