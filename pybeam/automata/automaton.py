@@ -12,6 +12,7 @@ import numpy as np
 NOWHERE = -1
 INF = float("inf")
 MAX_STATES = 2**31 - 2
+NEVER = np.iinfo(np.int32).max
 
 
 class Step(NamedTuple):
@@ -249,20 +250,19 @@ class Automaton:
     def needed(self) -> np.ndarray:
         """[F] int32, the fewest tokens from a state to an end; the largest int32: there is no end."""
         # breadth first, backwards from the ends
-        never = np.iinfo(np.int32).max
-        needed = np.where(self.final > -INF, 0, never).astype(np.int32)
+        needed = np.where(self.final > -INF, 0, NEVER).astype(np.int32)
         source = np.repeat(np.arange(self.num_states, dtype=np.int32), np.diff(self.first))
         others = np.flatnonzero(self.other != NOWHERE)
         source = np.concatenate([source, others])
         target = np.concatenate([self.target, self.other[others]])
-        is_open = (target != NOWHERE) & (needed[source] == never)
+        is_open = (target != NOWHERE) & (needed[source] == NEVER)
         source, target = source[is_open], target[is_open]
         for depth in range(self.num_states):
             reaches = needed[target] == depth
             if not reaches.any():
                 break
             needed[source[reaches]] = depth + 1
-            is_open = needed[source] == never
+            is_open = needed[source] == NEVER
             source, target = source[is_open], target[is_open]
         return needed
 
@@ -270,3 +270,66 @@ class Automaton:
     def shortest(self) -> int:
         """Tokens of the shortest valid output, without EOS; the largest int32: there is none."""
         return int(self.needed[self.start])
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """[n] int32, the tokens that edges have, ascending."""
+        return np.unique(self.token)
+
+    @cached_property
+    def longest(self) -> int | None:
+        """Tokens of the longest valid output, without EOS; None: there is none, or no limit."""
+        # each step leads to states all of whose predecessors have been left
+        num_sources = np.zeros(self.num_states, dtype=np.int64)
+        first, target = self._useful
+        is_known = np.zeros(self.num_states, dtype=bool)
+        is_known[self.start] = self.shortest < NEVER
+        begun = np.flatnonzero(is_known)
+        while len(begun):
+            reached, counts = np.unique(_followers(first, target, begun), return_counts=True)
+            num_sources[reached] += counts
+            begun = reached[~is_known[reached]]
+            is_known[begun] = True
+        longest, left = None, np.flatnonzero(is_known & (num_sources == 0))
+        num_left = 0
+        while len(left):
+            longest = 0 if longest is None else longest + 1
+            num_left += len(left)
+            reached, counts = np.unique(_followers(first, target, left), return_counts=True)
+            num_sources[reached] -= counts
+            left = reached[num_sources[reached] == 0]
+        # whoever was not left is in a cycle, or behind one
+        return longest if num_left == is_known.sum() else None
+
+    def has_output(self, shortest: int, longest: int) -> bool:
+        """Whether a valid output has so many tokens, from `shortest` to `longest`, without EOS."""
+        first, target = self._useful
+        states = np.array([self.start])
+        for _ in range(shortest):
+            states = np.unique(_followers(first, target, states))
+        return bool((self.needed[states] <= longest - shortest).any())
+
+    @cached_property
+    def _useful(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps behind which an output can end, as edges are kept: first [F + 1] and targets.
+
+        A state whose other tokens lead somewhere has one step more for them, and one that looks further in
+        another one a step to itself, because it may end anywhere.
+        """
+        states = np.arange(self.num_states, dtype=np.int32)
+        others = np.where(self.failure == NOWHERE, self.other, states)
+        source = np.concatenate([np.repeat(states, np.diff(self.first)), states])
+        target = np.concatenate([self.target, others])
+        is_useful = (target != NOWHERE) & (self.needed[target] < NEVER)
+        source, target = source[is_useful], target[is_useful]
+        order = np.argsort(source, kind="stable")
+        first = np.searchsorted(source[order], np.arange(self.num_states + 1))
+        return first, target[order]
+
+
+def _followers(first: np.ndarray, target: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """The states [n] that edges of these states lead to, again and again if several do."""
+    counts = first[states + 1] - first[states]
+    behind = np.cumsum(counts)
+    begin = np.repeat(first[states] - behind + counts, counts)
+    return target[begin + np.arange(len(begin))]

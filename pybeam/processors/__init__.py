@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pybeam.processors.base import Processor as Processor
     from pybeam.processors.base import from_function as from_function
     from pybeam.processors.biases import sequence_bias as sequence_bias
+    from pybeam.processors.constraints import constraint as constraint
     from pybeam.processors.counts import count_penalty as count_penalty
     from pybeam.processors.ends import eos_growth as eos_growth
     from pybeam.processors.ends import first_token as first_token
@@ -74,6 +75,7 @@ _HOMES = {
     "allowed_sequences": "allowed",
     "allowed_tokens": "allowed",
     "biased_prefix": "penalties",
+    "constraint": "constraints",
     "count_penalty": "counts",
     "encoder_no_repeat_ngram": "sources",
     "encoder_repetition_penalty": "sources",

@@ -53,8 +53,8 @@ class Processor(ABC):
         by_source: whether `of_source` gives each source one of its own.
         separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
         gives_columns: whether it is a `ColumnProcessor`.
-        is_neutral: whether it changes nothing for its request, so that steps may leave it out. It has no
-            state.
+        is_neutral: whether it changes nothing for its request, so that steps may leave it out. The
+            state of its rows does not follow from that of the rows before.
     """
 
     stage: Stage = "logits"
@@ -82,8 +82,8 @@ class Processor(ABC):
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""
         return ()
 
-    def shared(self) -> Tensor | None:
-        """A large parameter of one request, [n] on the host, all of one size.
+    def shared(self) -> Any:
+        """A large parameter of one request: a tensor [n], all of one size, or an `Automaton`; None: none.
 
         Requests that return the same object share one copy on the device.
         """
@@ -150,10 +150,10 @@ class Processor(ABC):
             logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
                 overwritten and returned.
             rows: the rows. `Rows.history` has their tokens, `Rows.seen` also those of prompts.
-            data: the shared parameters [T, n] and the line [R] int32 of every row, if there are some; the
-                parameters of every row, [R, ...] each; the constants; and the state, [S, N] of each
-                dtype. The state has a place for every node of the token tree. Write it at the rows' nodes,
-                and read it at the nodes' parents.
+            data: the shared parameters, [T, n] or all automata, and the line [R] int32 of every row in them,
+                if there are some; the parameters of every row, [R, ...] each; the constants; and the state,
+                [S, N] of each dtype. The state has a place for every node of the token tree. Write it at the
+                rows' nodes, and read it at the nodes' parents.
         """
 
     def perturbed(

@@ -28,7 +28,7 @@ from pybeam.processors.base import (
 if TYPE_CHECKING:
     from pybeam.processors.columns import ColumnProcessor, Columns
     from pybeam.processors.edits import Edits
-    from pybeam.processors.shared import SharedLines
+    from pybeam.processors.shared import SharedArrays
 
 
 class ProcessorChain:
@@ -277,16 +277,16 @@ class _DeviceProcessor:
     def __init__(self, processor: AnyProcessor, device: torch.device) -> None:
         self.processor, self.stage, self._device = processor, stage_of(processor), device
         self._num_parameters = 0
-        self._shared: SharedLines | None = None
+        self._shared: SharedArrays | None = None
         self._arrays: list[Tensor] = []
         if not isinstance(processor, Processor):
             return
         shared = processor.shared()
         if shared is not None:
             # few processors are large
-            from pybeam.processors.shared import SharedLines
+            from pybeam.processors.shared import arrays_for
 
-            self._shared = SharedLines(shared, device)
+            self._shared = arrays_for(shared, device)
         self._own = processor.parameters()
         self._num_parameters = len(self._own)
         self._arrays += [
@@ -301,7 +301,7 @@ class _DeviceProcessor:
         """All arrays as they are now."""
         if self._shared is None:
             return self._arrays
-        return [self._shared.table, self._shared.line, *self._arrays]
+        return [*self._shared.tables, self._shared.line, *self._arrays]
 
     def larger(self, num_slots: int, num_nodes: int) -> tuple[Tensor | None, list[Tensor]]:
         """Return lines of slots, if they share some, and arrays, with room for so many slots and nodes."""
@@ -331,8 +331,7 @@ class _DeviceProcessor:
 
     def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
         if self._shared is not None:
-            shared = [p.shared() for p in processors]
-            self._shared.open(slots, [tensor for tensor in shared if tensor is not None])
+            self._shared.open(slots, [p.shared() for p in processors])
         if not self._num_parameters:
             return
         given = [self._own if p is self.processor else p.parameters() for p in processors]
@@ -358,5 +357,5 @@ class _DeviceProcessor:
             parameters = [array.index_select(0, rows.row_slot) for array in parameters]
         if self._shared is not None:
             line = self._shared.line.index_select(0, rows.row_slot)
-            parameters = [self._shared.table, line, *parameters]
+            parameters = [*self._shared.tables, line, *parameters]
         return (*parameters, *self._arrays[self._num_parameters :])

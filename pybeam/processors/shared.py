@@ -1,14 +1,41 @@
-"""`SharedLines`: large parameters of processors, of which requests that have the same share one copy."""
+"""Large parameters of processors, of which requests that have the same share one copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
+
+
+class SharedArrays(Protocol):
+    """Parameters of slots in arrays that all slots share.
+
+    Attributes:
+        line: [S] int32, where those of every slot are, to be replaced by a longer one.
+    """
+
+    line: Tensor
+
+    @property
+    def tables(self) -> list[Tensor]:
+        """The shared arrays as they are now."""
+
+    def open(self, slots: Sequence[int], given: Sequence[Any]) -> None:
+        """Let these slots use what `Processor.shared` has given."""
+
+
+def arrays_for(own: Any, device: torch.device) -> SharedArrays:
+    """Return what keeps the shared parameters of an algorithm's processor, and those of requests."""
+    if isinstance(own, Tensor):
+        return SharedLines(own, device)
+    from pybeam.processors.automaton_pool import AutomatonPool
+
+    return AutomatonPool(own, device)
 
 
 class SharedLines:
@@ -28,6 +55,10 @@ class SharedLines:
         self.line = torch.zeros(0, dtype=torch.int32, device=device)
         self._held = [own]  # of every line
         self._line_of: dict[int, int] = {}  # by slot
+
+    @property
+    def tables(self) -> list[Tensor]:
+        return [self.table]
 
     def open(self, slots: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Give these slots the lines of their tensors."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from pybeam.automata.automaton import Automaton
+from support.random_automata import KINDS, longest_of, outputs, random_automaton
 
 INF = float("inf")
 
@@ -80,3 +83,17 @@ def test_arrays_are_checked_as_they_are():
         Automaton(**{**vars(automaton), "first": automaton.first[::-1].copy()})
     with pytest.raises(ValueError, match="`final` must be float32"):
         Automaton(**{**vars(automaton), "final": automaton.final.astype(np.float64)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lengths_of_outputs(kind):
+    tokens = range(3)
+    for seed in range(30):
+        automaton = random_automaton(seed, tokens, 4, kind)
+        lengths = {len(output) for output in outputs(automaton, tokens, 6)}
+        assert automaton.shortest == min(lengths)
+        if kind == "sparse":
+            assert automaton.longest == longest_of(automaton, tokens)
+            for shortest, longest in product(range(5), range(7)):
+                has_some = any(shortest <= length <= longest for length in lengths)
+                assert automaton.has_output(shortest, longest) == has_some

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import pybeam
 from pybeam import compat, drafts, processors, scoring, stopping
+from pybeam.automata.automaton import Automaton
 from pybeam.catalogue import allowed_items
 from pybeam.limits import PrefixRule
 from pybeam.models.base import Model
@@ -48,6 +49,25 @@ def odd(model: Model) -> Callable[[Any], Tensor]:
     return lambda rows: mask[rows.num_generated.clamp(0, 1).long()]
 
 
+# pairs of a 3 or 8 and any of some tokens, as many as fit
+PAIRS = Automaton.build(
+    [0.25, -math.inf],
+    source=[0, 0, *[1] * 5],
+    token=[3, 8, 3, 5, 6, 9, 10],
+    target=[1, 1, *[0] * 5],
+    weight=[0.5, -0.25, 0.0, 0.75, -0.5, 0.0, 0.125],
+)
+# anything but 3 or 8 twice in a row, where a 6 costs less behind them
+NO_PAIRS = Automaton.build(
+    [0.0, -0.5, -0.5],
+    source=[0, 0, 0, 1, 2],
+    token=[3, 6, 8, 3, 8],
+    target=[1, 0, 2, -1, -1],
+    weight=[0.0, -1.0, 0.0, 0.0, 0.0],
+    failure=[-1, 0, 0],
+    other=[0, -1, -1],
+    other_weight=[0.0, 0.75, 0.75],
+)
 CATALOGUE = pybeam.Catalogue.build(ITEMS)
 # what translates the tokens of sources, and what is always allowed
 TRANSLATIONS = {(3, 6): [9], **{(i,): [3 + i % 4, 8 + i % 3] for i in range(3, 17)}}
@@ -177,6 +197,7 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "min_p": lambda model: [processors.min_p(0.05)],
     "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
+    "constraint": lambda model: [processors.constraint(PAIRS)],
     "allowed_items": lambda model: [allowed_items(CATALOGUE)],
     "allowed_items, renormalised": lambda model: [allowed_items(CATALOGUE, renormalize=True)],
     "allowed_items, behind others": lambda model: [
@@ -226,6 +247,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "top_p": lambda model: [processors.top_p(0.4)],
     "min_p": lambda model: [processors.min_p(0.3)],
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
+    "constraint": lambda model: [processors.constraint(NO_PAIRS)],
     "allowed_items": lambda model: [
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
     ],

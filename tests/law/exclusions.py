@@ -208,7 +208,7 @@ EXCLUSIONS = (
         "behind an alternative, as behind every prefix, what is allowed begins anew",
         "what is allowed begins anew",
         output=("alternatives",),
-        processor=("allowed_sequences", *ITEMS, "several, with state"),
+        processor=("allowed_sequences", "constraint", *ITEMS, "several, with state"),
     ),
     _leave_out(
         "a shortlist is of the tokens of a source",

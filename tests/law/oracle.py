@@ -56,6 +56,7 @@ ORACLES: dict[str, Oracle] = {
     "MinP": lambda p: (oracles.min_p, p.p),
     "BiasedPrefix": lambda p: (oracles.biased_prefix, p.beta, p.prefix),
     "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
+    "Constraint": lambda p: (oracles.constraint, p.automaton),
     "AllowedItems": lambda p: (_allowed_items, _items(p), p.renormalize),
     "AllowedTranslations": lambda p: (oracles.allowed_translations, _rules(p), axes.ALWAYS),
     "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),
@@ -176,7 +177,7 @@ def ranked(case: Case, request: Request, source: int, max_length: int) -> Callab
             if are_logits and stage_of(processor) == "log_probs":
                 row, are_logits = oracles.log_softmax(row), False
             oracle, *arguments = ORACLES[type(processor).__name__](processor)
-            if oracle is oracles.force_eos:
+            if oracle in (oracles.force_eos, oracles.constraint):
                 arguments.append(max_length)
             if oracle is oracles.allowed_translations:
                 arguments.append(request.source)

@@ -152,6 +152,22 @@ def allowed_sequences(x, tokens, forced, sequences):
     return [v if i in allowed else -INF for i, v in enumerate(x)]
 
 
+def constraint(x, tokens, forced, automaton, max_length=MAX_LENGTH):
+    if len(tokens) - 1 < forced:
+        return x
+    made = tokens[1 + forced :]
+    state, out = automaton.walk(made).state, [-INF] * len(x)
+    if state < 0:
+        return out
+    for token, v in enumerate(x):
+        target, weight = automaton.step(state, token)
+        # the tokens made, this one, those that are needed, and EOS
+        if target >= 0 and len(made) + 1 + automaton.needed[target] + 1 <= max_length:
+            out[token] = v + weight
+    out[EOS] = x[EOS] + float(automaton.final[state])
+    return out
+
+
 def allowed_translations(x, tokens, forced, rules, always, source):
     if len(tokens) - 1 < forced:
         return x

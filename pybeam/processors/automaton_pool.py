@@ -1,0 +1,145 @@
+"""`AutomatonPool`: the automata of all slots in two arrays on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pybeam.automata.automaton import MAX_STATES, NOWHERE, Automaton
+from pybeam.backends import poison
+from pybeam.backends.arrays import resized
+from pybeam.backends.torch_automata import Automata
+from pybeam.backends.transfer import to_device
+
+# state 0 of every pool: whoever is there stays there, and may end
+ANYTHING = Automaton.build([True], other=[0])
+
+
+class Place(NamedTuple):
+    """Where an automaton lies: its first state and its first edge."""
+
+    automaton: Automaton
+    state: int
+    edge: int
+
+    @property
+    def states(self) -> tuple[int, int]:
+        """The states, the second exclusive; a line behind them says where the last edges end."""
+        return self.state, self.state + self.automaton.num_states + 1
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        return self.edge, self.edge + self.automaton.num_edges
+
+    def lines(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lines of `Automata`: [F + 1, 6] and [3, E] int32."""
+        own = self.automaton
+
+        def moved(states: np.ndarray) -> np.ndarray:
+            return np.where(states == NOWHERE, NOWHERE, states + np.int32(self.state))
+
+        weights = own.other_weight.view(np.int32), own.final.view(np.int32)
+        state = np.full((own.num_states + 1, 6), NOWHERE, dtype=np.int32)
+        state[:, 0] = own.first + np.int32(self.edge)
+        state[:-1, 1:] = np.stack((moved(own.failure), moved(own.other), *weights, own.needed), 1)
+        return state, np.stack([own.token, moved(own.target), own.weight.view(np.int32)])
+
+
+class AutomatonPool:
+    """Automata on the device, each once, whoever uses it.
+
+    A slot uses its automaton until it is opened again. An automaton that no slot uses gives its place to
+    others when there is no room. An automaton never moves, so states that are noted for rows stay what they
+    are. The arrays are replaced when they grow, to twice their size at least.
+
+    Attributes:
+        line: [S] int32, the start of every slot's automaton, to be replaced by a longer one; 0 is
+            `ANYTHING`.
+    """
+
+    def __init__(self, own: Automaton, device: torch.device) -> None:
+        self._device = device
+        self.line = torch.zeros(0, dtype=torch.int32, device=device)
+        self._arrays = Automata(self.line.new_zeros(0, 6), self.line.new_zeros(3, 1))
+        self._places: dict[int, Place] = {}  # by the automaton's id
+        self._used: dict[int, Automaton] = {}  # by slot
+        # the automaton of an algorithm stays, as slots come back to it
+        self._own = [ANYTHING, own]
+        for automaton in self._own:
+            self._find(automaton)
+
+    @property
+    def tables(self) -> list[Tensor]:
+        """The arrays of `Automata` as they are now."""
+        return [*self._arrays]
+
+    def open(self, slots: Sequence[int], automata: Sequence[Automaton]) -> None:
+        """Put these slots at the starts of their automata."""
+        for slot in slots:
+            self._used.pop(slot, None)
+        self._used.update(zip(slots, automata, strict=True))
+        starts = [self._find(automaton).state + automaton.start for automaton in automata]
+        slot = to_device(slots, torch.long, self._device)
+        self.line[slot] = to_device(starts, torch.int32, self._device)
+
+    def _find(self, automaton: Automaton) -> Place:
+        known = self._places.get(id(automaton))
+        if known is not None:
+            return known
+        place = self._place_for(automaton)
+        num_states, num_edges = self._arrays.state.shape[0], self._arrays.edge.shape[1]
+        if place.states[1] > num_states or place.edges[1] > num_edges:
+            self._drop_unused()
+            place = self._place_for(automaton)
+            self._grow(place.states[1], place.edges[1])
+        self._places[id(automaton)] = place
+        for array, lines, dim in zip(self._arrays, place.lines(), (0, 1), strict=True):
+            begin = place.edge if dim else place.state
+            array.narrow(dim, begin, lines.shape[dim]).copy_(
+                to_device(lines, torch.int32, self._device)
+            )
+        return place
+
+    def _place_for(self, automaton: Automaton) -> Place:
+        places = self._places.values()
+        state = _gap((place.states for place in places), automaton.num_states + 1)
+        edge = _gap((place.edges for place in places), automaton.num_edges)
+        return Place(automaton, state, edge)
+
+    def _drop_unused(self) -> None:
+        used = {id(automaton) for automaton in (*self._own, *self._used.values())}
+        for key in [key for key in self._places if key not in used]:
+            place = self._places.pop(key)
+            (state, last_state), (edge, last_edge) = place.states, place.edges
+            poison.forget([self._arrays.state[state:last_state]])
+            poison.forget([self._arrays.edge[:, edge:last_edge]])
+
+    def _grow(self, num_states: int, num_edges: int) -> None:
+        if max(num_states, num_edges) > MAX_STATES:
+            raise ValueError(
+                f"automata of all requests must have at most {MAX_STATES:,} states and edges together, but "
+                f"have {max(num_states, num_edges):,}; let fewer requests run at once"
+            )
+        state, edge = self._arrays
+        if num_states > len(state):
+            larger = resized(state, (max(num_states, 2 * len(state)), 0))
+            poison.forget([larger[len(state) :]])
+            self._arrays = self._arrays._replace(state=larger)
+        if num_edges > edge.shape[1]:
+            larger = resized(edge, (0, max(num_edges, 2 * edge.shape[1])))
+            poison.forget([larger[:, edge.shape[1] :]])
+            self._arrays = self._arrays._replace(edge=larger)
+
+
+def _gap(spans: Iterable[tuple[int, int]], size: int) -> int:
+    """Return where the first gap of this size between spans begins, or the end of the last one."""
+    begin = 0
+    for first, last in sorted(spans):
+        if first - begin >= size:
+            break
+        begin = last
+    return begin
