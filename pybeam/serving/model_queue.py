@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pybeam.arguments import number, whole
 from pybeam.engine.failures import Interrupted
 from pybeam.request import Result
 from pybeam.serving.answers import Listener, Reason, ServedResult
@@ -25,13 +26,28 @@ log = logging.getLogger("pybeam.serving")
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of a service that its models need; see `Service`."""
+    """The numbers of a service that its models need; see `Service`.
+
+    Raises:
+        TypeError, ValueError: one is wrong.
+    """
 
     max_waiting: int
     max_waiting_work: int | None
     ageing: float
     max_step_seconds: float | None
     widths: tuple[tuple[int, int], ...] = ()  # with so many waiting, beams have at most that width
+
+    def __post_init__(self) -> None:
+        whole("max_waiting", self.max_waiting, 1)
+        if self.max_waiting_work is not None:
+            whole("max_waiting_work", self.max_waiting_work, 1)
+        number("ageing", self.ageing, 0)
+        if self.max_step_seconds is not None:
+            number("max_step_seconds", self.max_step_seconds, 0)
+        for one in self.widths:
+            for value in one:
+                whole("width_by_load", value, 1)
 
 
 class Cancelled(Exception):

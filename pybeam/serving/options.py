@@ -15,7 +15,7 @@ OnDeadline = Literal["raise", "best"]
 class Options(TypedDict, total=False):
     """The wishes of a caller beside the request; see `Service.submit`."""
 
-    model: str | None
+    model: str | Decoder | None
     timeout: float | None
     priority: int
     client: Hashable

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, Unpack
 
-from pybeam.arguments import number, whole
+from pybeam.arguments import whole
 from pybeam.contracts import MAX_THREADS
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
@@ -17,6 +18,7 @@ from pybeam.request import Partial, Request
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
 from pybeam.serving.deadline_timer import DeadlineTimer
 from pybeam.serving.engine_group import EngineGroup
+from pybeam.serving.engine_groups import EngineGroups
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.forking import on_fork
@@ -96,15 +98,6 @@ class Service:
             raise TypeError(
                 f"`processes` must be True or False, but is {processes!r}; `engines` says how many"
             )
-        whole("max_waiting", max_waiting, 1)
-        if max_waiting_work is not None:
-            whole("max_waiting_work", max_waiting_work, 1)
-        number("ageing", ageing, 0)
-        if max_step_seconds is not None:
-            number("max_step_seconds", max_step_seconds, 0)
-        for least, width in (width_by_load or {}).items():
-            whole("width_by_load", least, 1)
-            whole("width_by_load", width, 1)
         if not isinstance(decoders, Mapping):
             decoders = {"default": decoders}
         if not decoders:
@@ -113,10 +106,10 @@ class Service:
         self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths)
         self._listener, self._clock = listener, clock
         self._timer = DeadlineTimer(self._look, clock)
-        self._lock = threading.Lock()
         self._num_engines, self._in_processes = engines, processes
-        self._groups = {name: self._group(name, decoder) for name, decoder in decoders.items()}
-        self._old: list[EngineGroup] = []  # of models that have been replaced
+        self._groups = EngineGroups(max_step_seconds)
+        for name, decoder in decoders.items():
+            self._groups.put(name, self._group(name, decoder))
         self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
         on_fork(self)
 
@@ -131,16 +124,12 @@ class Service:
         if self._in_processes:
             check_can_fork(name, replicas)
         return EngineGroup(
-            queue, replicas, self._num_engines, self._forget, in_processes=self._in_processes
+            queue,
+            replicas,
+            self._num_engines,
+            self._groups.forget,
+            in_processes=self._in_processes,
         )
-
-    def _forget(self, group: EngineGroup) -> None:
-        """Free what engines hold whose model has been replaced, when they have nothing more to do."""
-        with self._lock:
-            if group not in self._old:
-                return
-            self._old.remove(group)
-        group.release()
 
     def start(self, *, warm_up: bool = True) -> Service:
         """Start the engines. Returns the service. If that fails, the service is closed.
@@ -152,7 +141,7 @@ class Service:
         Raises:
             ServiceClosed: it was started before.
         """
-        with self._lock:
+        with self._groups.lock:
             if self._state != "new":
                 raise ServiceClosed("a service is started once; make a new one")
             self._state = "running"
@@ -176,26 +165,15 @@ class Service:
         """
         if self._state.startswith("a copy"):
             return  # nothing runs here
-        end = None if timeout is None else time.monotonic() + timeout
-        with self._lock:
+        with self._groups.lock:
             self._state = "closed"
-            groups = [*self._groups.values(), *self._old]
-        for group in groups:
-            group.queue.close()
-        for group in groups:
-            group.join(_until(end))
-        for group in groups:  # those of a start that failed have no thread, and may have requests
-            error = ServiceClosed("the service was closed before the request was done")
-            group.queue.cancel_all(error)
-        for group in groups:
-            # a thread whose step never ends cannot be stopped, and does not keep the program alive
-            group.join(self._limits.max_step_seconds)
-            group.end_processes()
+        problem = "the service was closed before the request was done"
+        self._groups.end(self._groups.all, timeout, problem)
         self._timer.stop()
 
     def after_fork(self) -> None:
         """Note that `os.fork` made this process: it has no engines, and its locks may be held for ever."""
-        self._state, self._lock = "a copy that os.fork made", threading.Lock()
+        self._state, self._groups.lock = "a copy that os.fork made", threading.Lock()
 
     def __enter__(self) -> Service:
         return self.start()
@@ -219,28 +197,33 @@ class Service:
         """Whether every model takes requests: it is warm, not closing, and no step takes too long."""
         return self._state == "running" and all(group.is_ready for group in self._groups.values())
 
-    def status(self, model: str | None = None) -> ServiceStatus:
+    @property
+    def statuses(self) -> dict[str, ServiceStatus]:
+        """Each model's name, and what it does now."""
+        return {name: group.status() for name, group in self._groups.items()}
+
+    def status(self, model: str | Decoder | None = None) -> ServiceStatus:
         """Return what a model does now.
 
         Args:
-            model: its name; None: the only one.
+            model: its name or its decoder; None: the only one.
 
         Raises:
             ValueError: there is no such model.
         """
-        return self._group_of(model).status()
+        return self._groups.of(model).status()
 
-    def estimate(self, request: Any, model: str | None = None) -> Cost:
+    def estimate(self, request: Any, model: str | Decoder | None = None) -> Cost:
         """Say what a request would cost.
 
         Args:
             request: a source or a `Request`.
-            model: its name; None: the only one.
+            model: its name or its decoder; None: the only one.
 
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return self._group_of(model).assess(Request.of(request))[0]
+        return self._groups.of(model).assess(Request.of(request))[0]
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
@@ -249,10 +232,10 @@ class Service:
 
         Args:
             request: a source or a `Request`.
-            options: `model`: the name of the model; None: the only one. `timeout`: seconds from now in
-                which it is to be done; None: no limit. `priority`: an int, higher ones first. `client`:
-                whom it counts for when clients take turns, such as a key or an address; None: all without
-                one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
+            options: `model`: the name of the model, or its decoder; None: the only one. `timeout`: seconds
+                from now in which it is to be done; None: no limit. `priority`: an int, higher ones first.
+                `client`: whom it counts for when clients take turns, such as a key or an address; None: all
+                without one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
                 `DeadlineExceeded`, and beside others a hopeless request does not even begin; "best" gives the
                 best so far, if there is any, see `ServedResult`. Neither waits for a step.
 
@@ -309,39 +292,76 @@ class Service:
         ticket = self._submit(request, options, watch, mailbox.put)
         return ServedStream(ticket.future, mailbox)
 
+    def load(self, model: str, decoder: Decoders, *, warm_up: bool = True) -> None:
+        """Add a model, while others decode.
+
+        If there is one of this name, requests that come from now on are decoded by the new one. The old one
+        still takes those that name its decoder, until `unload`.
+
+        Args:
+            model: its name.
+            decoder: decodes its requests; a list of them: one for each device.
+            warm_up: whether it is warmed up first; see `start`.
+
+        Raises:
+            ServiceClosed: the service is not running.
+            TypeError, ValueError: the decoders are wrong.
+        """
+        self._put(model, decoder, warm_up)
+
     def swap(self, model: str, decoder: Decoders, *, warm_up: bool = True) -> None:
         """Replace a model. Requests that it has are finished by the old decoder, which is then released.
 
         Args:
-            model: its name.
-            decoder: decodes the requests that come from now on; a list of them: one for each device.
-            warm_up: whether it is warmed up first; see `start`.
+            model, decoder, warm_up: see `load`.
+
+        Raises:
+            ValueError: there is no such model.
+            ServiceClosed, TypeError: see `load`.
+        """
+        self._groups.of(model)
+        old = self._put(model, decoder, warm_up)
+        if old is not None:
+            old.queue.close()
+
+    def unload(self, model: str | Decoder, *, timeout: float | None = None) -> None:
+        """Remove a model: it takes no more requests, finishes those that it has, and is released.
+
+        Args:
+            model: its name, or its decoder, whose name may stand for another by now.
+            timeout: seconds to wait for its requests; then those that are left get `ServiceClosed`. None: as
+                long as it takes.
 
         Raises:
             ValueError: there is no such model.
             ServiceClosed: the service is not running.
         """
-        self._group_of(model)
+        self._check_runs()
+        group = self._groups.of(model)
+        self._groups.take_name(group)
+        self._groups.end([group], timeout, "the model was unloaded before the request was done")
+
+    def _put(self, model: str, decoder: Decoders, warm_up: bool) -> EngineGroup | None:
+        """Let a name stand for new decoders. Returns the group for which it stood."""
         group = self._group(model, decoder)
         if warm_up:
             group.warm_up()
-        with self._lock:
-            if self._state != "running":
+        with self._groups.lock:
+            try:
+                self._check_runs()
+            except ServiceClosed:
                 group.release()
                 group.end_processes()
-                raise ServiceClosed("the service is not running, so no model can be replaced")
+                raise
             group.start()
-            old, self._groups[model] = self._groups[model], group
-            self._old.append(old)
-        old.queue.close()
+            old = self._groups.put(model, group)
+        # which sleeps for ever while there is none
+        self._timer.wake_by(self._clock())
+        return old
 
-    def _group_of(self, model: str | None) -> EngineGroup:
-        groups = self._groups
-        if model is None and len(groups) == 1:
-            return next(iter(groups.values()))
-        if model is None or model not in groups:
-            raise ValueError(f"`model` must be one of {', '.join(groups)}, but is {model!r}")
-        return groups[model]
+    def _check_runs(self) -> None:
+        if self._state != "running":
+            raise ServiceClosed(f"the service is {self._state}, and takes nothing; start one")
 
     def _submit(
         self,
@@ -350,29 +370,16 @@ class Service:
         watch: Watch = Watch.NOTHING,
         tell: Callable[[Partial], None] | None = None,
     ) -> Ticket:
-        timeout, priority = options.get("timeout"), options.get("priority", 0)
-        client, on_deadline = options.get("client"), options.get("on_deadline", "raise")
         check_options(options)
-        if self._state != "running":
-            raise ServiceClosed(f"the service is {self._state}, and takes no requests; start one")
-        group = self._group_of(options.get("model"))
-        now, request = self._clock(), Request.of(request)
-        ticket = Ticket(
-            request=request,
-            cost=Cost(0, 1),
-            submitted=now,
-            priority=priority,
-            client=client,
-            deadline=None if timeout is None else now + timeout,
-            wants_best=on_deadline == "best",
-            watch=watch,
-            tell=tell,
-        )
-        if timeout is not None and timeout <= 0:
-            ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
-            return ticket
+        self._check_runs()
+        group = self._groups.of(options.get("model"))
+        ticket = Ticket.of(Request.of(request), options, self._clock())
+        ticket.watch, ticket.tell = watch, tell
+        timeout = options.get("timeout")
         try:
-            ticket.cost, ticket.most_steps = group.assess(request)
+            if timeout is not None and timeout <= 0:
+                raise DeadlineExceeded(f"`timeout` is {timeout} seconds")
+            ticket.cost, ticket.most_steps = group.assess(ticket.request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket
@@ -382,18 +389,11 @@ class Service:
                 return ticket
             except ServiceClosed:
                 # the model may have been replaced meanwhile
-                current = self._group_of(options.get("model"))
+                current = self._groups.of(options.get("model"))
                 if current is group:
                     raise
                 group = current
 
     def _look(self) -> float:
         """Look at deadlines and steps. Returns when to look again."""
-        with self._lock:
-            groups = [*self._groups.values(), *self._old]
-        return min(group.look() for group in groups)
-
-
-def _until(end: float | None) -> float | None:
-    """Seconds until then."""
-    return None if end is None else max(0.0, end - time.monotonic())
+        return min((group.look() for group in self._groups.all), default=math.inf)

@@ -13,6 +13,7 @@ from pybeam.request import Partial, Request, Result
 from pybeam.serving.answers import Cost, ServedResult, Times
 from pybeam.serving.errors import DeadlineExceeded
 from pybeam.serving.forecast import NO_OUTLOOK, Outlook
+from pybeam.serving.options import Options
 
 
 @dataclass(eq=False, kw_only=True)
@@ -71,6 +72,20 @@ class Ticket:
 
     def __post_init__(self) -> None:
         self._since = self.submitted
+
+    @classmethod
+    def of(cls, request: Request, options: Options, now: float) -> Ticket:
+        """Return the ticket of a request that comes now, whose cost is not known yet."""
+        timeout = options.get("timeout")
+        return cls(
+            request=request,
+            cost=Cost(0, 1),
+            submitted=now,
+            priority=options.get("priority", 0),
+            client=options.get("client"),
+            deadline=None if timeout is None else now + timeout,
+            wants_best=options.get("on_deadline") == "best",
+        )
 
     def enter(self, phase: Phase, now: float) -> None:
         """Count the time until now for the phase that ends."""

@@ -228,7 +228,7 @@ def test_a_swap_under_load_drops_nothing():
     assert answers(after) == expected(model=new) != expected()
     old.open()
     assert answers(before) == expected()
-    wait_for(lambda: not service._old)
+    wait_for(lambda: len(service._groups.all) == 1)
     service.close()
 
 
