@@ -7,6 +7,7 @@ from pybeam.speech.features import (
     WhisperFeatureExtractor,
     load_feature_extractor,
 )
+from pybeam.speech.pcm import RawSound
 from pybeam.speech.sound import SoundFile, read_sound, read_wav, sound_seconds
 from pybeam.speech.transcript import (
     Segment,
@@ -16,6 +17,7 @@ from pybeam.speech.transcript import (
     Word,
     format_transcript,
 )
+from pybeam.speech.utterances import SpeechStart, Utterance, UtteranceFinder
 from pybeam.speech.voice_activity import SpeechRules, VoiceActivity
 from pybeam.speech.whisper.assets import Transcription, load_transcription
 from pybeam.speech.whisper.recording import LongFeatures
@@ -28,14 +30,18 @@ __all__ = [
     "FeatureExtractor",
     "FireRedFeatureExtractor",
     "LongFeatures",
+    "RawSound",
     "Segment",
     "SoundFile",
     "SpeechRules",
+    "SpeechStart",
     "Stretch",
     "TokenTimes",
     "Transcript",
     "TranscriptWriter",
     "Transcription",
+    "Utterance",
+    "UtteranceFinder",
     "VoiceActivity",
     "WhisperFeatureExtractor",
     "Word",

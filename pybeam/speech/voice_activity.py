@@ -97,77 +97,138 @@ class VoiceActivity:
     def _judged(self, samples: Tensor | SoundFile) -> tuple[np.ndarray, int]:
         """Return the probabilities, and how many samples there are."""
         blocks = [samples] if isinstance(samples, Tensor) else samples.blocks()
-        # each frame is judged with the end of the one before it
-        waiting = np.zeros(CONTEXT, np.float32)
-        hidden = cell = np.zeros((1, 1, 128), np.float32)
-        found, num_samples = [np.zeros(0, np.float32)], 0
-        for block in itertools.chain(blocks, [None]):
-            if block is None:
-                waiting = np.pad(waiting, (0, (CONTEXT - len(waiting)) % FRAME))
-            else:
-                num_samples += len(block)
-                waiting = np.concatenate((waiting, block.numpy()))
-            while num := min(FRAMES_AT_ONCE, (len(waiting) - CONTEXT) // FRAME):
-                if block is not None and num < FRAMES_AT_ONCE:
-                    break
-                frames = [waiting[i * FRAME : (i + 1) * FRAME + CONTEXT] for i in range(num)]
-                given = {"input": np.stack(frames), "h": hidden, "c": cell}
-                values, hidden, cell = self._session.run(["speech_probs", "hn", "cn"], given)
-                found.append(values.reshape(-1))
-                waiting = waiting[num * FRAME :]
-        return np.concatenate(found), num_samples
+        judge, num_samples = self.judge(), 0
+        found = []
+        for block in blocks:
+            num_samples += len(block)
+            found.append(judge.more(block.numpy()))
+        return np.concatenate([*found, judge.end()]), num_samples
+
+    def judge(self, frames_at_once: int = FRAMES_AT_ONCE) -> FrameJudge:
+        """Return what judges the frames of a recording, `frames_at_once` in a call of the model."""
+        return FrameJudge(self._session, frames_at_once)
+
+
+class FrameJudge:
+    """Gives frames of 512 samples their probabilities of speech, while the sound comes.
+
+    Each frame is judged with the end of the one before it, and with what the model keeps of all before.
+
+    Args:
+        session: Silero's model.
+        frames_at_once: frames of a call of the model.
+    """
+
+    def __init__(self, session: Any, frames_at_once: int) -> None:
+        self._session, self._most = session, frames_at_once
+        self._waiting = np.zeros(CONTEXT, np.float32)
+        self._hidden = self._cell = np.zeros((1, 1, 128), np.float32)
+
+    def more(self, samples: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the next frames, so many at once that are there as a whole."""
+        self._waiting = np.concatenate((self._waiting, samples))
+        size = self._most * FRAME
+        num_calls = (len(self._waiting) - CONTEXT) // size
+        return self._judged([self._most] * num_calls)
+
+    def end(self) -> np.ndarray:
+        """Return the probabilities of the frames that are left; zeros fill the last one."""
+        left = len(self._waiting) - CONTEXT
+        self._waiting = np.pad(self._waiting, (0, -left % FRAME))
+        num = -(-left // FRAME)
+        return self._judged([num] if num else [])
+
+    def _judged(self, nums: Sequence[int]) -> np.ndarray:
+        found = [np.zeros(0, np.float32)]
+        for num in nums:
+            waiting = self._waiting
+            frames = [waiting[i * FRAME : (i + 1) * FRAME + CONTEXT] for i in range(num)]
+            given = {"input": np.stack(frames), "h": self._hidden, "c": self._cell}
+            values, self._hidden, self._cell = self._session.run(
+                ["speech_probs", "hn", "cn"], given
+            )
+            found.append(values.reshape(-1))
+            self._waiting = waiting[num * FRAME :]
+        return np.concatenate(found)
 
 
 def stretches(
     probabilities: Sequence[float] | np.ndarray, num_samples: int, rules: SpeechRules
 ) -> list[Stretch]:
     """Return the stretches of a recording at 16 kHz whose frames of 512 samples have these probabilities."""
-    found = _cut(probabilities, num_samples, rules)
-    _pad(found, int(num_samples), RATE * rules.padding)
-    return [Stretch(start / RATE, end / RATE) for start, end in found if start < end]
+    finder = StretchFinder(rules)
+    for probability in probabilities:
+        finder.add(float(probability))
+    finder.end(num_samples)
+    _pad(finder.found, int(num_samples), RATE * rules.padding)
+    return [Stretch(start / RATE, end / RATE) for start, end in finder.found if start < end]
 
 
-def _cut(
-    probabilities: Sequence[float] | np.ndarray, num_samples: int, rules: SpeechRules
-) -> list[list[int]]:
-    """Return start and end of each stretch without padding. Places are samples; 0 stands for no place."""
-    lower = rules.silence_threshold
-    silence = max(rules.threshold - 0.15, 0.01) if lower is None else lower
-    min_speech, min_silence = RATE * rules.min_speech, RATE * rules.min_silence
-    longest = RATE * rules.max_speech - FRAME - 2 * RATE * rules.padding
-    found: list[list[int]] = []
-    start: int | None = None
-    # the pause that may end the stretch; the latest one at which it may be cut; where it went on
-    pause = cut = resumed = 0
-    for place, probability in zip(
-        itertools.count(0, FRAME), map(float, probabilities), strict=False
-    ):
-        is_speech = probability >= rules.threshold
-        if is_speech and pause:
-            pause = 0
-            resumed = place if resumed < cut else resumed
-        if start is None:
-            start = place if is_speech else None
-            continue
-        if place - start > longest:
-            found.append([start, cut or place])
-            may_go_on = cut > 0
-            start = resumed if may_go_on and resumed >= cut else None
-            pause = cut = resumed = 0
+class StretchFinder:
+    """Finds stretches without padding, frame by frame. Places are samples; 0 stands for no place.
+
+    Args:
+        rules: which frames become stretches.
+
+    Attributes:
+        found: start and end of each stretch that has ended.
+        start: of the stretch that goes on; None: there is none.
+        place: where the next frame begins.
+    """
+
+    def __init__(self, rules: SpeechRules) -> None:
+        lower = rules.silence_threshold
+        self._threshold = rules.threshold
+        self._silence = max(rules.threshold - 0.15, 0.01) if lower is None else lower
+        self._min_speech, self._min_silence = RATE * rules.min_speech, RATE * rules.min_silence
+        self._longest = RATE * rules.max_speech - FRAME - 2 * RATE * rules.padding
+        self.found: list[list[int]] = []
+        self.start: int | None = None
+        self.place = 0
+        # the pause that may end the stretch; the latest one at which it may be cut; where it went on
+        self._pause = self._cut = self._resumed = 0
+
+    def add(self, probability: float) -> None:
+        """Take the probability of the next frame."""
+        place = self.place
+        self.place += FRAME
+        is_speech = probability >= self._threshold
+        if is_speech and self._pause:
+            self._pause = 0
+            self._resumed = place if self._resumed < self._cut else self._resumed
+        if self.start is None:
+            self.start = place if is_speech else None
+            return
+        if place - self.start > self._longest:
+            self.found.append([self.start, self._cut or place])
+            may_go_on = self._cut > 0
+            self.start = self._resumed if may_go_on and self._resumed >= self._cut else None
+            self._pause = self._cut = self._resumed = 0
             if not may_go_on:
-                continue
-        if probability >= silence or start is None:
-            continue
-        pause = pause or place
-        if place - pause > RATE * SHORT_PAUSE:
-            cut = pause
-        if place - pause >= min_silence:
-            if pause - start > min_speech:
-                found.append([start, pause])
-            start, pause, cut, resumed = None, 0, 0, 0
-    if start is not None and num_samples - start > min_speech:
-        found.append([start, num_samples])
-    return found
+                return
+        if probability >= self._silence or self.start is None:
+            return
+        self._pause = self._pause or place
+        if place - self._pause > RATE * SHORT_PAUSE:
+            self._cut = self._pause
+        if place - self._pause >= self._min_silence:
+            if self._pause - self.start > self._min_speech:
+                self.found.append([self.start, self._pause])
+            self.start = None
+            self._pause = self._cut = self._resumed = 0
+
+    def end(self, num_samples: int) -> None:
+        """End the stretch that goes on where the recording ends."""
+        if self.start is not None and num_samples - self.start > self._min_speech:
+            self.found.append([self.start, num_samples])
+        self.start = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the stretch that goes on will be found, however it ends."""
+        if self.start is None:
+            return False
+        return (self._pause or self.place) - self.start > self._min_speech
 
 
 def _pad(found: list[list[int]], num_samples: int, padding: float) -> None:

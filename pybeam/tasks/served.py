@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from pybeam.serving.together import in_order
 from pybeam.serving.transcripts import ServedTranscripts
-from pybeam.speech import Segment, Transcript
+from pybeam.speech import Segment, Transcript, Utterance, UtteranceFinder
 from pybeam.speech.whisper import Progress, TranscribeError, TranscriptionOptions
 from pybeam.tasks.loaded import raised, start_service
 from pybeam.tasks.recordings import Sounds
@@ -58,6 +58,17 @@ class Served:
         except Exception as error:
             raise TranscribeError(0, None, str(error)) from error
 
+    async def live(
+        self, chunks: Iterable[Any] | AsyncIterable[Any], finder: UtteranceFinder
+    ) -> AsyncIterator[Segment]:
+        """Yield the segments of a stream of sound, each as soon as it is settled."""
+        running = self._loop.running()
+        async for utterance in _utterances(chunks, finder):
+            recording = running.recording(utterance)
+            async for news in self._transcripts.transcribe(self._loop, recording, self._decode):
+                for segment in running.add(news):
+                    yield segment
+
     async def transcript(self, place: int, given: Any) -> Transcript | TranscribeError:
         """Return the transcript of a recording, or the error that it failed with."""
         try:
@@ -75,3 +86,26 @@ class Served:
         """Yield the transcripts of recordings in their order, of which `window` are open at a time."""
         async for one in in_order(recordings, self.transcript, window):
             yield raised(one, on_error)
+
+
+async def _utterances(
+    chunks: Iterable[Any] | AsyncIterable[Any], finder: UtteranceFinder
+) -> AsyncIterator[Utterance]:
+    async for chunk in _each(chunks):
+        # whoever waits for other sound is not held up meanwhile
+        for one in await asyncio.to_thread(list, finder.more(chunk)):
+            if isinstance(one, Utterance):
+                yield one
+    for one in await asyncio.to_thread(list, finder.end()):
+        if isinstance(one, Utterance):
+            yield one
+
+
+async def _each(given: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(given, AsyncIterable):
+        async for one in given:
+            yield one
+        return
+    coming = iter(given)
+    while (one := await asyncio.to_thread(next, coming, None)) is not None:
+        yield one

@@ -13,7 +13,8 @@ from pybeam.decoder import OnError
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
-from pybeam.speech import Segment, Transcript
+from pybeam.speech import Segment, Transcript, UtteranceFinder, VoiceActivity
+from pybeam.speech.pcm import Encoding
 from pybeam.speech.whisper import (
     Progress,
     TranscribeError,
@@ -221,6 +222,51 @@ class WhisperRecognizer(Loaded):
         if not isinstance(recordings, AsyncIterable):
             recordings = several(recordings, check_one)
         return served.transcripts(recordings, on_error, self.decoder.schedule.n)
+
+    def live(
+        self,
+        chunks: Iterable[Any],
+        *,
+        rate: int | None = None,
+        encoding: Encoding = "s16le",
+        activity: VoiceActivity | None = None,
+        search: Algorithm | None = None,
+        **options: Any,
+    ) -> Iterator[Segment]:
+        """Yield the segments of a stream of sound, such as that of a microphone, as they settle.
+
+        Args:
+            chunks, rate, encoding, activity: see `pybeam.Transcriber.live`.
+            search: another search than the decoder's, for this call.
+            options: those of `pybeam.TranscriptionOptions`.
+
+        Raises:
+            ImportError, TypeError, ValueError: see `pybeam.Transcriber.live`.
+        """
+        asked = self if search is None else self.with_search(search)
+        transcriber = asked._transcriber(threading.get_ident(), TranscriptionOptions(**options))
+        return transcriber.live(chunks, rate=rate, encoding=encoding, activity=activity)
+
+    def alive(
+        self,
+        chunks: Iterable[Any] | AsyncIterable[Any],
+        *,
+        rate: int | None = None,
+        encoding: Encoding = "s16le",
+        activity: VoiceActivity | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Segment]:
+        """Yield the same as `live`, for ``async for``. Windows of all callers are decoded together.
+
+        Args:
+            chunks: as for `live`; or an asynchronous iterable of chunks, such as those of a socket.
+            rate, encoding, activity, options: as for `live`.
+
+        Raises:
+            ImportError, TypeError, ValueError: as `live`.
+        """
+        finder = UtteranceFinder(activity, rate, encoding)
+        return self._served_with(**options).live(chunks, finder)
 
     def _served_with(
         self, *, vad: bool = False, search: Algorithm | None = None, **options: Any

@@ -14,6 +14,7 @@ from pybeam.speech.transcript import Stretch
 from pybeam.speech.voice_activity import FRAME, RATE, stretches
 from support.paths import ROOT
 from support.speech_models import write_wav
+from support.spoken import random_probabilities
 
 HAS_MODEL = importlib.util.find_spec("silero_vad") is not None
 needs_model = pytest.mark.skipif(not HAS_MODEL, reason="needs the package silero-vad")
@@ -66,15 +67,6 @@ def expected_stretches(probabilities, num_samples: int, rules: SpeechRules) -> l
             one[1] = int(min(num_samples, one[1] + pad))
             found[i + 1][0] = int(max(0, found[i + 1][0] - pad))
     return found
-
-
-def random_probabilities(rng: np.random.Generator) -> np.ndarray:
-    """Speech and silence in turns, with frames between the thresholds."""
-    parts = [
-        np.clip(rng.normal(level, 0.2, rng.integers(1, 60)), 0, 1)
-        for level in rng.permutation([0.1, 0.9, 0.4] * 6)
-    ]
-    return np.concatenate(parts).astype(np.float32)
 
 
 @pytest.mark.parametrize(

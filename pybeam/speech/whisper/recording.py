@@ -96,12 +96,14 @@ class Recording:
             None: everything is.
         language: the spoken language; None: that of the options.
         id: any object; it comes back as `Progress.id`.
+        previous: tokens that were said before it. Its windows see them, behind the initial prompt.
     """
 
     samples: Sound | Callable[[], Sound]
     stretches: Sequence[Stretch] | None = None
     language: str | None = None
     id: Any = None
+    previous: Sequence[int] = ()
 
     @classmethod
     def of(cls, given: Any) -> Recording:

@@ -14,6 +14,7 @@ from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
 from pybeam.speech.whisper.assets import WhisperAssets
 from pybeam.speech.whisper.languages import DetectedLanguage, LanguageDetector
+from pybeam.speech.whisper.live import RunningTranscript
 from pybeam.speech.whisper.options import TranscriptionOptions
 from pybeam.speech.whisper.recording import Progress, Recording, RecordingFeatures, Window
 from pybeam.speech.whisper.requests import Answer, Question
@@ -124,7 +125,8 @@ class RecordingLoop:
             tell(Progress(index, recording.id, seconds, duration, tuple(segments)))
 
         walk = self._batched if self._options.windows == "batched" else self._sequential
-        segments = yield from walk(sound, stretches, language, report)
+        said = [*self._first_prompt, *recording.previous]
+        segments = yield from walk(sound, stretches, language, said, report)
         sound.close()
         code = language if self._tokens.languages else "en"
         transcript = Transcript(code, probability, duration, tuple(segments))
@@ -137,6 +139,16 @@ class RecordingLoop:
             return (yield from self._detect(sound, self._stretches(recording, sound)))
         finally:
             sound.close()
+
+    def running(self) -> RunningTranscript:
+        """Return the transcript of a stream that begins, whose utterances become recordings.
+
+        Raises:
+            ValueError: the options have a `prefix`, with which every utterance would begin.
+        """
+        if self.prefix:
+            raise ArgumentError("prefix", "is for recordings; a stream may have an initial_prompt")
+        return RunningTranscript(self._options, self._half)
 
     def _sound(self, recording: Recording) -> RecordingFeatures:
         is_shared = isinstance(self._model, SpeechTransformer)
@@ -184,12 +196,17 @@ class RecordingLoop:
         return next(iter(probabilities))
 
     def _sequential(
-        self, sound: RecordingFeatures, stretches: Stretches, language: str | None, report: Report
+        self,
+        sound: RecordingFeatures,
+        stretches: Stretches,
+        language: str | None,
+        said: list[int],
+        report: Report,
     ) -> Asking[list[Segment]]:
         """Transcribe window by window. Each begins where the one before found a segment's end."""
         threshold = self._options.hallucination_silence_threshold
         was_said = HallucinationFilter(threshold, self._window, sound.num_frames, self._rate)
-        said, prefix = list(self._first_prompt), self.prefix
+        prefix = self.prefix
         found: list[Segment] = []
         last, last_end = 0, 0.0
         for start, end in stretches:
@@ -224,7 +241,12 @@ class RecordingLoop:
         return found
 
     def _batched(
-        self, sound: RecordingFeatures, stretches: Stretches, language: str | None, report: Report
+        self,
+        sound: RecordingFeatures,
+        stretches: Stretches,
+        language: str | None,
+        said: list[int],
+        report: Report,
     ) -> Asking[list[Segment]]:
         """Transcribe windows that are cut beforehand, all at a time. Their news come in the order of time."""
         ready: dict[int, tuple[int, list[Segment]]] = {}
@@ -234,7 +256,7 @@ class RecordingLoop:
             nonlocal num_told
             window = sound.window(start, end - start)
             spoken = yield from self._spoken(window, language)
-            result = yield from self._transcribe(window, self._first_prompt, spoken)
+            result = yield from self._transcribe(window, said, spoken)
             segments, _ = self._segments(result, window, keeps_rest=True)
             segments = self._with_words(segments, window, spoken, start / self._rate)
             segments = lasting(segments)

@@ -17,7 +17,10 @@ from pybeam.engine.stats import Stats
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from pybeam.speech.alignment import Aligner
-from pybeam.speech.transcript import Transcript
+from pybeam.speech.pcm import Encoding
+from pybeam.speech.transcript import Segment, Transcript
+from pybeam.speech.utterances import UtteranceFinder
+from pybeam.speech.voice_activity import RATE, VoiceActivity
 from pybeam.speech.whisper.assets import WhisperAssets
 from pybeam.speech.whisper.languages import DetectedLanguage
 from pybeam.speech.whisper.options import TranscriptionOptions
@@ -146,7 +149,54 @@ class Transcriber:
         _check_list(recordings)
         news: deque[Progress] = deque()
         given = enumerate(map(Recording.of, recordings))
-        return self._run((self._loop.job(*one, news.append) for one in given), news)
+        jobs = (self._loop.job(*one, news.append) for one in given)
+        return self._run(jobs, news, self._decoder.schedule.n)
+
+    def live(
+        self,
+        chunks: Iterable[Any],
+        *,
+        rate: int | None = None,
+        encoding: Encoding = "s16le",
+        activity: VoiceActivity | None = None,
+    ) -> Iterator[Segment]:
+        """Yield the segments of a stream of sound, such as that of a microphone, as they settle.
+
+        The sound is cut into utterances where nobody speaks, and each is transcribed as a recording of its
+        own that knows what was said before. Its segments settle when it has ended, and do not change
+        afterwards. By default that is 0.66 seconds behind its last word, and 30.66 seconds behind its
+        beginning at the latest, if nobody pauses; decoding comes on top. `pybeam.speech.UtteranceFinder` says
+        how both follow from rules. No more than the sound of one utterance is held. Silence is not decoded.
+        Other chunks of the same sound give the same segments.
+
+        In a program with asyncio, take each segment in a thread: ``await asyncio.to_thread(next, segments)``.
+
+        Args:
+            chunks: bytes, or arrays [n] of floats from -1 to 1 or of 16-bit integers, of any sizes. They are
+                taken as they are needed, and what they raise is raised here.
+            rate: of the chunks, in Hz; None: `sampling_rate`. Another one needs the package av.
+            encoding: of bytes; see `pybeam.speech.RawSound`.
+            activity: says where somebody speaks; None: with the rules of `pybeam.speech.UtteranceFinder`.
+
+        Returns:
+            Segments, whose times count from the beginning of the stream. Its first segment sees the
+            `initial_prompt`.
+
+        Raises:
+            ImportError: a package for voice activity is missing.
+            TypeError, ValueError: an argument is wrong, the options have a `prefix`, or a chunk is no sound.
+            Exception: what an utterance failed with.
+        """
+        if self.sampling_rate != RATE:
+            raise ValueError(
+                f"voice activity is found at {RATE} Hz, but the model's sound has {self.sampling_rate} Hz"
+            )
+        running, news = self._loop.running(), deque[Progress]()
+        found = enumerate(UtteranceFinder(activity, rate, encoding).utterances(chunks))
+        jobs = (self._loop.job(i, running.recording(one), news.append) for i, one in found)
+        # an utterance is cut when the one before it is known, and nothing else is waited for meanwhile
+        following = self._run(jobs, news, 1)
+        return (segment for one in following for segment in running.add(one))
 
     def detect_languages(self, recordings: Iterable[Any]) -> Iterator[DetectedLanguage | None]:
         """Yield the language of each recording, in their order, and transcribe nothing.
@@ -171,15 +221,16 @@ class Transcriber:
                 news.append((index, recording.id, kept(error)))
 
         given = enumerate(map(Recording.of, recordings))
-        return _in_order(self._run(itertools.starmap(job, given), news))
+        most = self._decoder.schedule.n
+        return _in_order(self._run(itertools.starmap(job, given), news, most))
 
     def release(self) -> None:
         """Free the memory that is kept between calls; see `Decoder.release`."""
         self._decoder.release()
 
-    def _run(self, jobs: Iterator[WindowJob], news: deque[News]) -> Iterator[News]:
-        """Do the jobs, and yield what they append to `news`."""
-        window_jobs = WindowJobs(jobs, self._builder, self._decoder.schedule.n)
+    def _run(self, jobs: Iterator[WindowJob], news: deque[News], most: int) -> Iterator[News]:
+        """Do so many jobs at a time, and yield what they append to `news`."""
+        window_jobs = WindowJobs(jobs, self._builder, most)
         try:
             for result in self._decoder.stream(window_jobs):
                 window_jobs.answer(result)
