@@ -54,6 +54,7 @@ class Automaton:
         other_weight: [F] float32, in nats, finite.
         final: [F] float32, what an end adds, in nats; -inf: no output ends there.
         start: the state of an output without tokens.
+        allows_cuts: whether an output that `max_length` cuts is valid, too. Every state must be able to end.
 
     Raises:
         ValueError: the arrays are none of this form.
@@ -68,9 +69,10 @@ class Automaton:
     other_weight: np.ndarray
     final: np.ndarray
     start: int = 0
+    allows_cuts: bool = False
 
     def __post_init__(self) -> None:
-        for field in fields(self)[:-1]:
+        for field in fields(self)[:-2]:
             name, array = field.name, getattr(self, field.name)
             dtype = np.float32 if name in ("weight", "other_weight", "final") else np.int32
             if array.dtype != dtype or array.ndim != 1:
@@ -116,8 +118,10 @@ class Automaton:
             raise ValueError("`failure` must be smaller states, or -1")
         if (fails & (self.other != NOWHERE)).any():
             raise ValueError("`other` must be -1 where `failure` is a state")
-        if fails.any() and (self.final == -INF).any():
-            raise ValueError("an automaton with failures must be able to end in every state")
+        if (fails.any() or self.allows_cuts) and (self.final == -INF).any():
+            raise ValueError(
+                "an automaton with failures, or one that allows cuts, must be able to end in every state"
+            )
 
     def _check_targets(self, name: str, states: np.ndarray) -> None:
         if ((states < NOWHERE) | (states >= self.num_states)).any():
@@ -141,6 +145,7 @@ class Automaton:
         other: Any = None,
         other_weight: Any = None,
         start: int = 0,
+        allows_cuts: bool = False,
     ) -> Automaton:
         """Build an automaton of edges in any order.
 
@@ -149,7 +154,7 @@ class Automaton:
             source, token, target: [E] each: the states that edges leave, their tokens, their targets.
             weight: [E]; None: 0.
             failure, other, other_weight: [F], see above; None: -1, -1 and 0.
-            start: see above.
+            start, allows_cuts: see above.
 
         Raises:
             ValueError: a state has two edges with one token, or the arrays fit each other in no other way.
@@ -192,6 +197,7 @@ class Automaton:
             np.asarray(np.zeros(num) if other_weight is None else other_weight).astype(np.float32),
             final.astype(np.float32),
             start,
+            allows_cuts,
         )
 
     def __repr__(self) -> str:

@@ -155,6 +155,7 @@ class _Contexts:
             other=other,
             other_weight=factor * other_weight,
             start=0 if begin == NOWHERE else int(state[begin]),
+            allows_cuts=True,
         )
 
     def _edges_of(self, word_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from pybeam.backends.torch_automata import Automata
 from pybeam.backends.transfer import to_device
 
 # state 0 of every pool: whoever is there stays there, and may end
-ANYTHING = Automaton.build([True], other=[0])
+ANYTHING = Automaton.build([True], other=[0], allows_cuts=True)
 
 
 class Place(NamedTuple):
@@ -43,9 +43,11 @@ class Place(NamedTuple):
             return np.where(states == NOWHERE, NOWHERE, states + np.int32(self.state))
 
         weights = own.other_weight.view(np.int32), own.final.view(np.int32)
+        # where an output may be cut, EOS needs no room
+        needed = own.needed - np.int32(own.allows_cuts)
         state = np.full((own.num_states + 1, 6), NOWHERE, dtype=np.int32)
         state[:, 0] = own.first + np.int32(self.edge)
-        state[:-1, 1:] = np.stack((moved(own.failure), moved(own.other), *weights, own.needed), 1)
+        state[:-1, 1:] = np.stack((moved(own.failure), moved(own.other), *weights, needed), 1)
         return state, np.stack([own.token, moved(own.target), own.weight.view(np.int32)])
 
 

@@ -24,7 +24,6 @@ class Constraint(Processor):
     per_request: ClassVar = ("automaton",)
     state: ClassVar = (INT,)
     begins_behind_prefix: ClassVar = True
-    allows_cuts: ClassVar = False
     can_capture = False
 
     def __post_init__(self) -> None:
@@ -37,6 +36,10 @@ class Constraint(Processor):
     @property
     def is_neutral(self) -> bool:  # type: ignore[override]
         return self.automaton is ANYTHING
+
+    @property
+    def allows_cuts(self) -> bool:  # type: ignore[override]
+        return self.automaton.allows_cuts
 
     def shared(self) -> Automaton:
         return self.automaton
@@ -57,16 +60,16 @@ class Constraint(Processor):
         return None if longest is None else longest + 1
 
     def check_lengths(self, min_length: int, max_length: int) -> None:
-        shortest = self.automaton.shortest
+        shortest, may_cut = self.automaton.shortest, self.automaton.allows_cuts
         if shortest == LARGEST_INT32:
             raise ArgumentError("automaton", "must have a valid output, but has none")
-        if max_length <= shortest:
+        if max_length <= shortest - may_cut:
             raise ArgumentError(
                 "max_length",
                 f"must be at least {shortest + 1}, the tokens of the shortest valid output and EOS, but is "
                 f"{max_length}",
             )
-        if min_length and not self.automaton.has_output(min_length, max_length - 1):
+        if min_length and not self.automaton.has_output(min_length, max_length - 1 + may_cut):
             raise ArgumentError(
                 "min_length",
                 f"must leave a valid output, but none has {min_length} to {max_length - 1} tokens",

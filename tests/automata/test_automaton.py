@@ -68,6 +68,7 @@ def test_needed_counts_tokens_to_an_end():
         ({"source": [0, 0]}, "as many"),
         ({"other": [0, -1, 0]}, "`other` must have 2 numbers"),
         ({"start": 2}, "`start` must be a state"),
+        ({"failure": None, "final": [0, -INF], "allows_cuts": True}, "able to end in every state"),
     ],
 )
 def test_arrays_are_checked(changes, message):
