@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from pybeam.processors.ends import first_token as first_token
     from pybeam.processors.ends import force_eos as force_eos
     from pybeam.processors.ends import min_length as min_length
+    from pybeam.processors.grammars import grammar as grammar
+    from pybeam.processors.grammars import json_schema as json_schema
     from pybeam.processors.penalties import biased_prefix as biased_prefix
     from pybeam.processors.penalties import eos_penalty as eos_penalty
     from pybeam.processors.penalties import repetition_penalty as repetition_penalty
@@ -69,37 +71,22 @@ if TYPE_CHECKING:
     from pybeam.processors.truncation import top_k as top_k
     from pybeam.processors.truncation import top_p as top_p
 
-# the module below this package that each name stands in
-_HOMES = {
-    "Processor": "base",
-    "allowed_sequences": "allowed",
-    "allowed_tokens": "allowed",
-    "biased_prefix": "penalties",
-    "constraint": "constraints",
-    "count_penalty": "counts",
-    "encoder_no_repeat_ngram": "sources",
-    "encoder_repetition_penalty": "sources",
-    "eos_growth": "ends",
-    "eos_penalty": "penalties",
-    "first_token": "ends",
-    "force_eos": "ends",
-    "from_function": "base",
-    "gumbel": "sampling",
-    "min_length": "ends",
-    "min_p": "truncation",
-    "no_repeat_ngram": "bans",
-    "no_unk": "bans",
-    "repetition_penalty": "penalties",
-    "sample": "sampling",
-    "sequence_bias": "biases",
-    "suppress_sequences": "bans",
-    "suppress_tokens": "bans",
-    "suppress_tokens_at_start": "bans",
-    "temperature": "penalties",
-    "token_penalty": "penalties",
-    "top_k": "truncation",
-    "top_p": "truncation",
+# the names of each module below this package
+_NAMES = {
+    "allowed": "allowed_sequences allowed_tokens",
+    "bans": "no_repeat_ngram no_unk suppress_sequences suppress_tokens suppress_tokens_at_start",
+    "base": "Processor from_function",
+    "biases": "sequence_bias",
+    "constraints": "constraint",
+    "counts": "count_penalty",
+    "ends": "eos_growth first_token force_eos min_length",
+    "grammars": "grammar json_schema",
+    "penalties": "biased_prefix eos_penalty repetition_penalty temperature token_penalty",
+    "sampling": "gumbel sample",
+    "sources": "encoder_no_repeat_ngram encoder_repetition_penalty",
+    "truncation": "min_p top_k top_p",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import pybeam
+from law import grammars
 from pybeam import compat, drafts, processors, scoring, stopping
 from pybeam.automata.automaton import Automaton
 from pybeam.catalogue import allowed_items
@@ -205,6 +206,8 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
         processors.suppress_tokens([8], stage="log_probs"),
         allowed_items(CATALOGUE),
     ],
+    "grammar": lambda model: [processors.grammar(grammars.NESTED, grammars.LETTERS)],
+    "json_schema": lambda model: [processors.json_schema(grammars.SMALL, grammars.DIGITS)],
     "allowed_translations": lambda model: [allowed_translations(SHORTLIST)],
     "allowed_tokens": lambda model: [processors.allowed_tokens(odd(model))],
     "min_length": lambda model: [processors.min_length(3)],
@@ -259,6 +262,8 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
         processors.suppress_tokens([5], stage="log_probs"),
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS)),
     ],
+    "grammar": lambda model: [processors.grammar(grammars.REPEATED, grammars.LETTERS)],
+    "json_schema": lambda model: [processors.json_schema(grammars.LARGE, grammars.DIGITS)],
     "allowed_translations": lambda model: [allowed_translations(OTHER_SHORTLIST)],
     "gumbel": lambda model: [processors.gumbel(7)],
     "sample": lambda model: [processors.sample(1.2, 6, top_p=0.9, draw=1)],
@@ -356,7 +361,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     **{axis: values[:1] for axis, values in AXES.items()},
     "algorithm": (*GUESSING, "variable_beam"),
     "schedule": ("Streaming, budget", "Fifo, budget", "Batch, budget", "own plan"),
-    "processor": ("allowed_sequences", "allowed_items", "several, with state"),
+    "processor": ("allowed_sequences", "allowed_items", "grammar", "several, with state"),
     "prefix": ("none", "scored"),
     "override": ("none", "lengths"),
 }
@@ -367,7 +372,7 @@ REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
     *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
     *("allowed_items, renormalised", "allowed_items, behind others"),
-    *("suppress_tokens", "no_unk", "eos_growth"),
+    *("suppress_tokens", "no_unk", "eos_growth", "json_schema"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),

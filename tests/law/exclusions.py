@@ -27,6 +27,7 @@ BY_STEP = ("fixed_beam, width by step",)
 ONE_WIDTH = ("shrinking_beam", "huang_beam", "stochastic_beam", "opennmt", *axes.GUESSING)
 REWARDED = ("optimal_beam", "huang_beam")
 LONGEST_ITEM = "the tokens of the longest item and EOS"
+GRAMMARS = ("grammar", "json_schema")
 ITEMS = ("allowed_items", "allowed_items, renormalised", "allowed_items, behind others")
 SCORED_BY_THEMSELVES = ("ctranslate2", "fairseq", "opennmt")
 
@@ -208,7 +209,7 @@ EXCLUSIONS = (
         "behind an alternative, as behind every prefix, what is allowed begins anew",
         "what is allowed begins anew",
         output=("alternatives",),
-        processor=("allowed_sequences", "constraint", *ITEMS, "several, with state"),
+        processor=("allowed_sequences", "constraint", *ITEMS, *GRAMMARS, "several, with state"),
     ),
     _leave_out(
         "a shortlist is of the tokens of a source",

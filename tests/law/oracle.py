@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from law import axes
+from law import axes, grammars
 from law.case import Case
 from pybeam.contracts import Finishing
 from pybeam.limits import SourceLimit
@@ -57,6 +57,7 @@ ORACLES: dict[str, Oracle] = {
     "BiasedPrefix": lambda p: (oracles.biased_prefix, p.beta, p.prefix),
     "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
     "Constraint": lambda p: (oracles.constraint, p.automaton),
+    "GrammarConstraint": lambda p: (oracles.grammar, grammars.OUTPUTS[p.text]),
     "AllowedItems": lambda p: (_allowed_items, _items(p), p.renormalize),
     "AllowedTranslations": lambda p: (oracles.allowed_translations, _rules(p), axes.ALWAYS),
     "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),
@@ -177,7 +178,7 @@ def ranked(case: Case, request: Request, source: int, max_length: int) -> Callab
             if are_logits and stage_of(processor) == "log_probs":
                 row, are_logits = oracles.log_softmax(row), False
             oracle, *arguments = ORACLES[type(processor).__name__](processor)
-            if oracle in (oracles.force_eos, oracles.constraint):
+            if oracle in (oracles.force_eos, oracles.constraint, oracles.grammar):
                 arguments.append(max_length)
             if oracle is oracles.allowed_translations:
                 arguments.append(request.source)

@@ -168,6 +168,11 @@ def constraint(x, tokens, forced, automaton, max_length=MAX_LENGTH):
     return out
 
 
+def grammar(x, tokens, forced, sequences, max_length):
+    x = allowed_sequences(x, tokens, forced, sequences)
+    return force_eos(x, tokens, forced, True, max_length)
+
+
 def allowed_translations(x, tokens, forced, rules, always, source):
     if len(tokens) - 1 < forced:
         return x

@@ -1,0 +1,285 @@
+"""A processor that allows the outputs of a grammar, such as JSON of a schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pybeam.arguments import ArgumentError
+from pybeam.automata.grammars import NOWHERE, Grammar, GrammarError, State
+from pybeam.automata.vocabulary import Vocabulary
+from pybeam.backends.arrays import NULL_SLOT
+from pybeam.backends.transfer import to_device
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.models.rows import Rows
+from pybeam.processors.base import INF, INT, Processor, Stage, check_stage
+
+# JSON as Python's `json.dumps` writes it: a value has one form
+AS_PYTHON_WRITES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+NO_GRAMMAR = 0
+# rows whose limits are in a CPU's caches at once
+ROWS_AT_ONCE = 16
+TOKEN_BYTES = 4
+
+# those that some request has, by their number
+_GRAMMARS: WeakValueDictionary[int, Grammar] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class GrammarConstraint(Processor):
+    """Allows the outputs of a grammar. `grammar` and `json_schema` make one.
+
+    Its state is an object of llguidance for every row, which stays on the host, so it is no number of the
+    token tree. It is found by the tokens of the row.
+
+    Args:
+        text: the grammar in llguidance's dialect of Lark; None: everything is allowed.
+        vocabulary: of the outputs.
+        stage: see `pybeam.processors`.
+    """
+
+    text: str | None = field(repr=False)
+    vocabulary: Vocabulary
+    stage: Stage = "log_probs"
+    per_request: ClassVar = ("text",)
+    begins_behind_prefix: ClassVar = True
+    allows_cuts: ClassVar = False
+    can_capture = False
+
+    def __post_init__(self) -> None:
+        check_stage(self.stage)
+        if self._grammar is not None:
+            _GRAMMARS[self._grammar.number] = self._grammar
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # another process reads the grammar anew
+        return type(self), (self.text, self.vocabulary, self.stage)
+
+    @cached_property
+    def _grammar(self) -> Grammar | None:
+        return None if self.text is None else Grammar.of(self.text, self.vocabulary)
+
+    @property
+    def is_neutral(self) -> bool:  # type: ignore[override]
+        return self.text is None
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        number = NO_GRAMMAR if self._grammar is None else self._grammar.number
+        return (torch.tensor(number, dtype=INT),)
+
+    @cached_property
+    def _trackers(self) -> WeakKeyDictionary[TokenTree, Tracker]:
+        return WeakKeyDictionary()
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        (number,) = data
+        tracker = self._trackers.setdefault(rows.tree, Tracker())
+        found = tracker.masks(rows, number, logits.shape[1])
+        return logits if found is None else _limited(logits, found)
+
+
+class Tracker:
+    """The states of the rows of one decode. Each follows from the state of the row that it goes on from.
+
+    A slot keeps the states of its last rows. One that is not there, because others had the slot meanwhile, is
+    found anew from the row's tokens.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}  # by slot
+
+    def masks(self, rows: Rows, number: Tensor, vocab_size: int) -> np.ndarray | None:
+        """Return a bit for every token of each row, [R, W] uint8; None: everything is allowed.
+
+        Args:
+            rows: the rows.
+            number: [R] int32, the grammar of every row.
+            vocab_size: tokens of the model.
+
+        Raises:
+            ValueError: a grammar becomes too complex to be followed.
+        """
+        is_free = (rows.num_generated < 0) | (rows.row_slot == NULL_SLOT)
+        numbers = torch.where(is_free, NO_GRAMMAR, number).tolist()
+        if not any(numbers):
+            return None
+        states = self._advance(rows, numbers)
+        masks = np.full((len(numbers), -(-vocab_size // 8)), 255, dtype=np.uint8)
+        is_last = rows.is_last.cpu().numpy()
+        for one in set(numbers) - {NO_GRAMMAR}:
+            place = [row for row, own in enumerate(numbers) if own == one]
+            allowed, may_end = _GRAMMARS[one].masks([states[row] for row in place])
+            # the model may have more tokens than the tokenizer, or fewer
+            num = min(allowed.shape[1], masks.shape[1])
+            own = np.zeros((len(place), masks.shape[1]), dtype=np.uint8)
+            # where one token alone is left, it must end the output
+            own[:, :num] = np.where(is_last[place, None], 0, allowed[:, :num])
+            for eos_id in rows.eos_ids:
+                byte, bit = divmod(eos_id, 8)
+                own[:, byte] = own[:, byte] & ~np.uint8(1 << bit) | may_end.astype(np.uint8) << bit
+            masks[place] = own
+        return masks
+
+    def _advance(self, rows: Rows, numbers: Sequence[int]) -> list[State]:
+        """Find the state of each row that has a grammar, and keep these in place of their slots' others."""
+        history = rows.history.cpu().numpy()
+        raw, width = history.tobytes(), history.shape[1] * TOKEN_BYTES
+        end = (rows.position + 1).tolist()
+        begin = (rows.position + 1 - rows.num_generated).tolist()
+        states, kept = [NOWHERE] * len(numbers), dict[int, _Kept]()
+        for row, (slot, number) in enumerate(zip(rows.row_slot.tolist(), numbers, strict=True)):
+            if number == NO_GRAMMAR:
+                continue
+            own = kept.get(slot)
+            if own is None:
+                before = self._kept.get(slot)
+                known = {} if before is None or before.number != number else before.states
+                own = kept[slot] = _Kept(number, known, {})
+            line = row * width
+            path = raw[line + TOKEN_BYTES * begin[row] : line + TOKEN_BYTES * end[row]]
+            states[row] = own.states[path] = own.state(path)
+        waiting = self._kept.keys() - kept.keys()
+        num_nodes = rows.tree.num_nodes.tolist() if waiting else []
+        # those of slots that are empty are of nobody
+        self._kept = {slot: self._kept[slot] for slot in waiting if num_nodes[slot]}
+        self._kept |= {slot: own._replace(before={}) for slot, own in kept.items()}
+        return states
+
+
+class _Kept(NamedTuple):
+    """States of the rows of a slot, by their tokens behind the prefix."""
+
+    number: int  # of their grammar
+    before: dict[bytes, State]  # those of the step before
+    states: dict[bytes, State]
+
+    def state(self, path: bytes) -> State:
+        """Return the state of a row."""
+        for known in (self.states, self.before):
+            if path in known:
+                return known[path]
+        grammar, parent = _GRAMMARS[self.number], path[:-TOKEN_BYTES]
+        for known in (self.states, self.before):
+            if path and parent in known:
+                return grammar.step(
+                    known[parent], *np.frombuffer(path[-TOKEN_BYTES:], np.int32).tolist()
+                )
+        return grammar.walk(np.frombuffer(path, dtype=np.int32).tolist())
+
+
+def _limited(logits: Tensor, masks: np.ndarray) -> Tensor:
+    """Write -inf where a mask [R, W] has no bit."""
+    device, num = logits.device, ROWS_AT_ONCE if logits.device.type == "cpu" else len(masks)
+    limits, found = _limits(device), to_device(masks, torch.uint8, device)
+    for rows, own in zip(logits.split(num), found.split(num), strict=True):
+        limit = limits.index_select(0, own.flatten().int()).view(len(own), -1)
+        torch.minimum(rows, limit[:, : rows.shape[1]], out=rows)
+    return logits
+
+
+@lru_cache
+def _limits(device: torch.device) -> Tensor:
+    """Return the most that eight tokens may have, for each byte of a mask: [256, 8] float32."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return torch.tensor(np.where(bits, INF, -INF), dtype=torch.float32, device=device)
+
+
+def grammar(text: str | None, tokenizer: Any, *, stage: Stage = "log_probs") -> GrammarConstraint:
+    """Allow the texts of a grammar, and nothing else. It needs ``pip install "pybeam-search[grammars]"``.
+
+    ``start`` is the rule of a whole text. A token is allowed if some text of the grammar goes on with it.
+    EOS is allowed behind a whole text. The last token that there is room for must be EOS, so a search may
+    find nothing if its `max_length` is short. Then its `stop_reason` is "empty_beam".
+
+    ::
+
+        start: greeting ", " NAME
+        greeting: "Hello" | "Good morning"
+        NAME: /[A-Z][a-z]{1,20}/
+
+    A text has many spellings in tokens, all of which are allowed. vLLM and SGLang mask samples so, and fill
+    in what must follow. In beams every row has a state of its own, which it takes from the row that it goes
+    on from.
+
+    Per request: the grammar. An algorithm may have None, so that requests bring theirs.
+
+    Args:
+        text: a grammar in `llguidance's dialect of Lark
+            <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>`_; None: everything is
+            allowed.
+        tokenizer: of the outputs: a `pybeam.Tokenizer`, one of transformers, or an object whose method
+            `vocab()` gives the text of each id.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        ImportError: the package llguidance is missing.
+        TypeError: `text` or `tokenizer` is something else.
+        ValueError: the grammar is wrong or too large, or a token of the tokenizer has no text of its own.
+    """
+    if not (text is None or isinstance(text, str)):
+        raise TypeError(f"`text` must be a grammar, but is {text!r}")
+    return _made(text, tokenizer, stage, "text")
+
+
+def json_schema(schema: Any, tokenizer: Any, *, stage: Stage = "log_probs") -> GrammarConstraint:
+    """Allow JSON of a schema, and nothing else. It needs ``pip install "pybeam-search[grammars]"``.
+
+    It is `grammar`, with rules that follow from the schema. JSON has the form in which Python's `json.dumps`
+    writes it, so that beams do not hold one value in many forms. ``"x-guidance"`` in the schema may change
+    that: ``{"whitespace_flexible": true}`` allows any white space.
+
+    A keyword that llguidance does not know is refused, because outputs might break it.
+
+    Per request: the schema, as the text of `grammar`.
+
+    Args:
+        schema: a `JSON schema <https://json-schema.org>`_: a dict, its JSON, or a pydantic model.
+        tokenizer: as for `grammar`.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        ImportError: the package llguidance is missing.
+        TypeError: `schema` or `tokenizer` is something else.
+        ValueError: the schema is wrong, too large, or has a keyword that is not known.
+    """
+    return _made(schema_grammar(schema), tokenizer, stage, "schema")
+
+
+def schema_grammar(schema: Any) -> str:
+    """Return the grammar of a JSON schema. Raises TypeError or ValueError if it is none."""
+    found = schema
+    if hasattr(schema, "model_json_schema"):
+        found = schema.model_json_schema()
+    elif isinstance(schema, str | bytes):
+        try:
+            found = json.loads(schema)
+        except ValueError as error:
+            raise ValueError(f"`schema` must be JSON, but is not: {error}") from error
+    if found is True:
+        found = {}
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"`schema` must be a JSON schema, which is a dict or its JSON, but is {schema!r}"
+        )
+    own = found.get("x-guidance", {})
+    if not isinstance(own, Mapping):
+        raise TypeError(f"`x-guidance` of `schema` must be a dict, but is {own!r}")
+    # with white space of its own, a separator has none
+    form = {} if own.get("whitespace_flexible") else AS_PYTHON_WRITES
+    return f"start: %json {json.dumps({**found, 'x-guidance': {**form, **own}})}"
+
+
+def _made(text: str | None, tokenizer: Any, stage: Stage, name: str) -> GrammarConstraint:
+    vocabulary = Vocabulary.of(tokenizer)
+    try:
+        return GrammarConstraint(text, vocabulary, stage)
+    except GrammarError as error:
+        raise ArgumentError(name, f"must be one that llguidance knows: {error}") from error
