@@ -64,21 +64,28 @@ def automaton_walk(
     before = state[slot, parent[slot, own].long().clamp(min=0)]
     moves = (num_generated > 0) & (root > 0)
     here = torch.where(moves, before, NOWHERE)
-    here = torch.where(moves, automaton_step(automata, here, token), root)
+    here = torch.where(moves, automaton_step(automata, here, token)[0], root)
     state[slot, own] = here
     return here
 
 
-def automaton_step(automata: Automata, state: Tensor, token: Tensor) -> Tensor:
-    """Return the states [R] int32 that tokens [R] lead to from states [R]; -1: nowhere."""
-    out = torch.full_like(state, NOWHERE)
+def automaton_step(automata: Automata, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states [R] int32 that tokens [R] lead to from states [R], and their weights [R] float32.
+
+    Tokens that are forbidden lead to -1, and have any weight.
+    """
+    out, weight = torch.full_like(state, NOWHERE), torch.zeros_like(state, dtype=torch.float32)
     while bool((state >= 0).any()):
         edge, is_there = _edge_of(automata, state, token)
         failure = automata.number(state, FAILURE).to(INT)
         target = torch.where(is_there, automata.edge[TARGET][edge], automata.state[:, OTHER][state])
-        out = torch.where((state >= 0) & (is_there | (failure < 0)), target, out)
-        state = torch.where((state >= 0) & ~is_there, failure, NOWHERE)
-    return out
+        is_here = state >= 0
+        out = torch.where(is_here & (is_there | (failure < 0)), target, out)
+        own = automata.edge[WEIGHT][edge].view(torch.float32)
+        added = torch.where(is_there, own, automata.weight(state, OTHER_WEIGHT))
+        weight = torch.where(is_here, weight + added, weight)
+        state = torch.where(is_here & ~is_there, failure, NOWHERE)
+    return out, weight
 
 
 def _edge_of(automata: Automata, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pybeam.processors.ends import min_length as min_length
     from pybeam.processors.grammars import grammar as grammar
     from pybeam.processors.grammars import json_schema as json_schema
+    from pybeam.processors.language_models import language_model as language_model
     from pybeam.processors.penalties import biased_prefix as biased_prefix
     from pybeam.processors.penalties import eos_penalty as eos_penalty
     from pybeam.processors.penalties import repetition_penalty as repetition_penalty
@@ -81,6 +82,7 @@ _NAMES = {
     "counts": "count_penalty",
     "ends": "eos_growth first_token force_eos min_length",
     "grammars": "grammar json_schema",
+    "language_models": "language_model",
     "penalties": "biased_prefix eos_penalty repetition_penalty temperature token_penalty",
     "sampling": "gumbel sample",
     "sources": "encoder_no_repeat_ngram encoder_repetition_penalty",

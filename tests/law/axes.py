@@ -18,6 +18,7 @@ import pybeam
 from law import grammars
 from pybeam import compat, drafts, processors, scoring, stopping
 from pybeam.automata.automaton import Automaton
+from pybeam.automata.vocabulary import Vocabulary
 from pybeam.catalogue import allowed_items
 from pybeam.limits import PrefixRule
 from pybeam.models.base import Model
@@ -25,6 +26,7 @@ from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
 from pybeam.shortlist import allowed_translations
 from pybeam.speech import whisper_timestamps
+from support.ngrams import MODEL as NGRAMS
 
 LENGTH = 6  # tokens of the longest output, EOS included
 # ids that every model has and that end nothing; items of a catalogue consist of them
@@ -50,6 +52,11 @@ def odd(model: Model) -> Callable[[Any], Tensor]:
     return lambda rows: mask[rows.num_generated.clamp(0, 1).long()]
 
 
+def spelt(*texts: str | None) -> Vocabulary:
+    tokens = tuple(text and text.encode() for text in texts)
+    return Vocabulary(tokens, tokens)
+
+
 # pairs of a 3 or 8 and any of some tokens, as many as fit
 PAIRS = Automaton.build(
     [0.25, -math.inf],
@@ -69,6 +76,9 @@ NO_PAIRS = Automaton.build(
     other=[0, -1, -1],
     other_weight=[0.0, 0.75, 0.75],
 )
+# words of a language model as tokens, and tokens that go on with words, end some, or are no text
+NAMES = spelt(None, None, None, "the", None, "old", "king", None, "reads", "é")
+SPELLINGS = spelt(None, None, None, " the", "é", "re", "ads", None, " ", "king ", " old\nk")
 CATALOGUE = pybeam.Catalogue.build(ITEMS)
 # what translates the tokens of sources, and what is always allowed
 TRANSLATIONS = {(3, 6): [9], **{(i,): [3 + i % 4, 8 + i % 3] for i in range(3, 17)}}
@@ -199,6 +209,10 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
     "constraint": lambda model: [processors.constraint(PAIRS)],
+    "language_model": lambda model: [
+        processors.language_model(NGRAMS, NAMES, weight=0.6),
+        processors.language_model(NGRAMS, SPELLINGS, weight=0.5, unit="word"),
+    ],
     "allowed_items": lambda model: [allowed_items(CATALOGUE)],
     "allowed_items, renormalised": lambda model: [allowed_items(CATALOGUE, renormalize=True)],
     "allowed_items, behind others": lambda model: [

@@ -209,7 +209,14 @@ EXCLUSIONS = (
         "behind an alternative, as behind every prefix, what is allowed begins anew",
         "what is allowed begins anew",
         output=("alternatives",),
-        processor=("allowed_sequences", "constraint", *ITEMS, *GRAMMARS, "several, with state"),
+        processor=(
+            "allowed_sequences",
+            "constraint",
+            *ITEMS,
+            *GRAMMARS,
+            "language_model",
+            "several, with state",
+        ),
     ),
     _leave_out(
         "a shortlist is of the tokens of a source",

@@ -58,6 +58,13 @@ ORACLES: dict[str, Oracle] = {
     "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
     "Constraint": lambda p: (oracles.constraint, p.automaton),
     "GrammarConstraint": lambda p: (oracles.grammar, grammars.OUTPUTS[p.text]),
+    "TokenLanguageModel": lambda p: (oracles.constraint, p.automaton),
+    "WordLanguageModel": lambda p: (
+        oracles.words_of_model,
+        p.automaton,
+        axes.NGRAMS.numbers,
+        axes.SPELLINGS,
+    ),
     "AllowedItems": lambda p: (_allowed_items, _items(p), p.renormalize),
     "AllowedTranslations": lambda p: (oracles.allowed_translations, _rules(p), axes.ALWAYS),
     "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
+from pybeam.automata.arpa import read_arpa
 from pybeam.automata.ngrams import NGrams
 
 # the trigram "reads the é" has an end, "the é", that is no bigram
@@ -66,6 +69,11 @@ _PACKED = {
         "AeohL5jXsc3l$w}Q%ute%%8;Fzm(Fl_B?ABfoQ0?"
     ),
 }
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, "own.arpa")
+    path.write_text(ARPA, "utf-8")
+    MODEL = read_arpa(path)
 BINARY = {kind: zlib.decompress(base64.b85decode(text)) for kind, text in _PACKED.items()}
 
 

@@ -162,7 +162,8 @@ def constraint(x, tokens, forced, automaton, max_length=MAX_LENGTH):
     for token, v in enumerate(x):
         target, weight = automaton.step(state, token)
         # the tokens made, this one, those that are needed, and EOS
-        if target >= 0 and len(made) + 1 + automaton.needed[target] + 1 <= max_length:
+        num = len(made) + 1 + automaton.needed[target] + (not automaton.allows_cuts)
+        if target >= 0 and num <= max_length:
             out[token] = v + weight
     out[EOS] = x[EOS] + float(automaton.final[state])
     return out
@@ -171,6 +172,28 @@ def constraint(x, tokens, forced, automaton, max_length=MAX_LENGTH):
 def grammar(x, tokens, forced, sequences, max_length):
     x = allowed_sequences(x, tokens, forced, sequences)
     return force_eos(x, tokens, forced, True, max_length)
+
+
+def words_of_model(x, tokens, forced, automaton, numbers, vocabulary):
+    if len(tokens) - 1 < forced:
+        return x
+    written = set(vocabulary.written)
+    made = [t for t in tokens[1 + forced :] if t in written]
+
+    def walk(output, ended):
+        text = vocabulary.text(output).decode()
+        words = text.split()
+        if words and not (ended or text[-1].isspace()):
+            words.pop()
+        return automaton.walk([numbers.get(word, len(numbers)) for word in words])
+
+    before, out = walk(made, ended=False).weight, []
+    for token, v in enumerate(x):
+        longer = walk([*made, token], ended=False).weight if token in written else before
+        out.append(v + longer - before)
+    last = walk(made, ended=True)
+    out[EOS] = x[EOS] + last.weight + float(automaton.final[last.state]) - before
+    return out
 
 
 def allowed_translations(x, tokens, forced, rules, always, source):

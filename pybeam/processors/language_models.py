@@ -1,0 +1,344 @@
+"""`language_model`: scores of an n-gram model, or of a function, beside those of the model that decodes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pybeam.arguments import number
+from pybeam.automata.arpa import read_arpa
+from pybeam.automata.automaton import NOWHERE, Automaton
+from pybeam.automata.kenlm import is_kenlm, read_kenlm
+from pybeam.automata.ngrams import BEGIN, END, UNKNOWN, NGrams
+from pybeam.automata.vocabulary import Vocabulary
+from pybeam.backends.torch_automata import FINAL, Automata, automaton_step
+from pybeam.models.rows import Rows
+from pybeam.processors.base import INT, Function, Processor, Stage, check_stage
+from pybeam.processors.constraints import Constraint
+from pybeam.text.tokenizer import Tokenizer
+
+Unit = Literal["token", "word"]
+SPACES = re.compile(rb"\s+")
+NO_TOKEN = 0
+# words of a model that no token is
+MARKS = (BEGIN, END, UNKNOWN)
+
+
+def language_model(
+    model: str | os.PathLike[str] | NGrams | Callable[[Rows], Tensor],
+    tokenizer: Any = None,
+    *,
+    weight: float = 0.3,
+    unit: Unit = "token",
+    stage: Stage = "log_probs",
+) -> Processor:
+    """Add the scores of a language model: ``x[v] + weight * log p(v | y)``, natural logarithms.
+
+    This is shallow fusion (Gülçehre et al. 2015). y are the tokens behind the forced prefix, behind the
+    sentence's beginning `<s>`. EOS has the probability of `</s>`. Back-off is exact: the sum over an output
+    is `weight` times what KenLM gives the sentence. Tokens or words that the model lacks are its `<unk>`.
+
+    With ``unit="word"`` the model is one of words, as texts are split at spaces. A token that ends a word
+    adds the weight of the word, and EOS that of the last word and of the end. So hypotheses of one length
+    may have scores of different numbers of words.
+
+    Args:
+        model: the path of an n-gram model, in ARPA's text form (`.gz` too) or in KenLM's binary form; or one
+            that `pybeam.automata` has read; or a function of `rows` that returns log-probabilities [R, V], as
+            `allowed_tokens` takes one.
+        tokenizer: a `pybeam.Tokenizer`, or an object whose `vocab()` gives the text of each token. A model of
+            tokens names them as the tokenizer's files do; None: it names them by their ids.
+        weight: factor of log-probabilities.
+        unit: what the model's words are, tokens or words of the text.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError: `model` or `tokenizer` is none of these.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not sound, or has no word that is a token.
+    """
+    number("weight", weight, -float("inf"))
+    check_stage(stage)
+    if unit not in get_args(Unit):
+        raise ValueError(f"`unit` must be 'token' or 'word', but is {unit!r}")
+    if callable(model) and not isinstance(model, NGrams):
+        return Function(_Weighted(model, weight), stage)
+    if isinstance(model, str | os.PathLike):
+        path = Path(model)
+        model = read_kenlm(path) if is_kenlm(path) else read_arpa(path)
+    if not isinstance(model, NGrams):
+        raise TypeError(
+            f"`model` must be a path, n-grams or a function of `rows`, but is {type(model).__name__}"
+        )
+    if unit == "word":
+        endings = Endings(Vocabulary.of(tokenizer), model.words)
+        words = np.arange(len(model.words), dtype=np.int32)
+        return WordLanguageModel(model.automaton(words, weight), endings, stage)
+    return TokenLanguageModel(model.automaton(_words_of_tokens(model, tokenizer), weight), stage)
+
+
+@dataclass(frozen=True)
+class _Weighted:
+    """A function of others, times a factor."""
+
+    function: Callable[[Rows], Tensor]
+    weight: float
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
+        log_probs = self.function(rows)
+        if not isinstance(log_probs, Tensor) or log_probs.shape != logits.shape:
+            given = list(log_probs.shape) if isinstance(log_probs, Tensor) else repr(log_probs)
+            raise ValueError(
+                f"`model` must return log-probabilities [R, V] = {list(logits.shape)}, but returned {given}"
+            )
+        return logits + self.weight * log_probs.to(logits)
+
+
+def _words_of_tokens(model: NGrams, tokenizer: Any) -> np.ndarray:
+    """[V] int32, the word of each token; -1: none."""
+    numbers = model.numbers
+    if tokenizer is None:
+        ids = {word: int(word) for word in model.words if word.isdecimal()}
+    elif isinstance(tokenizer, Tokenizer):
+        ids = tokenizer.target_ids
+    else:
+        texts = Vocabulary.of(tokenizer).tokens
+        ids = {text.decode("utf-8", "replace"): i for i, text in enumerate(texts) if text}
+    common = {word: ids[word] for word in ids.keys() & numbers.keys() if word not in MARKS}
+    if not common:
+        known = sorted(set(numbers) - {*MARKS})[:3]
+        raise ValueError(
+            f"`model` must have words that are tokens, but has such as {known}; is it a model of words, "
+            "`unit='word'`, or of another tokenizer?"
+        )
+    words = np.full(max(common.values()) + 1, NOWHERE, dtype=np.int32)
+    for word, token in common.items():
+        words[token] = numbers[word]
+    return words
+
+
+@dataclass(frozen=True)
+class TokenLanguageModel(Constraint):
+    """A constraint that forbids nothing. It has a class of its own, so that requests may change either."""
+
+
+@dataclass(frozen=True)
+class WordLanguageModel(Processor):
+    """Scores words when they end: a token that ends one adds the word's weight, EOS that of the last one.
+
+    The state of a hypothesis is that of the automaton behind its whole words, and the hash of the bytes of
+    the word that has begun.
+    """
+
+    automaton: Automaton = field(repr=False)  # over words
+    endings: Endings = field(repr=False)
+    stage: Stage = "log_probs"
+    state: ClassVar = (INT, torch.int64)
+    begins_behind_prefix: ClassVar = True
+    can_capture = False
+
+    def __post_init__(self) -> None:
+        check_stage(self.stage)
+
+    def shared(self) -> Automaton:
+        return self.automaton
+
+    def constants(self) -> tuple[Tensor, ...]:
+        return self.endings.tensors
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        """`data` are a pool, the start [R] of every row, the endings, and the two states [S, N]."""
+        state, edge, root, *constants, of_model, of_word = data
+        walk = _Walk(Automata(state, edge), _Endings(*constants))
+        generated, vocab_size = rows.num_generated, logits.shape[1]
+        slot, node = rows.row_slot.long(), rows.node.long()
+        parent = rows.tree.parent[slot, node].long().clamp(min=0)
+        # words begin behind the prefix
+        has_begun = generated > 0
+        before = torch.where(has_begun, of_model[slot, parent], root)
+        word = torch.where(has_begun, of_word[slot, parent], 0)
+        token = torch.where(has_begun, rows.token, NO_TOKEN)
+        model, word = walk.go_on(before, word, token, generated > 1, has_begun)
+        of_model[slot, node], of_word[slot, node] = model, word
+        added, last = walk.added(model, word, generated > 0, vocab_size)
+        for eos_id in rows.eos_ids:
+            added[:, eos_id] = last
+        return torch.where(generated[:, None] < 0, logits, logits + added)
+
+
+class Endings:
+    """What each token does to words: which it ends, and which it begins.
+
+    The bytes of a token are a head, which goes on with the word that has begun, whole words, and a tail.
+    Tokens without a space have nothing but a head. The others are grouped by head and whole words. A token
+    at the beginning of a text may have other bytes than behind others, so each has two lines.
+
+    Args:
+        vocabulary: the bytes of tokens.
+        words: those that the language model knows.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, words: list[str]) -> None:
+        known = {word.encode(): i for i, word in enumerate(words)}
+        unknown = len(words)  # has no edge
+        parts = [_split(text or b"") for text in (*vocabulary.opening, *vocabulary.tokens)]
+        groups: dict[tuple[bytes, tuple[int, ...]], int] = {}
+        group = []
+        for head, whole, tail in parts:
+            numbers = tuple(known.get(word, unknown) for word in whole)
+            is_head = tail is None
+            group.append(0 if is_head else groups.setdefault((head, numbers), len(groups) + 1))
+        longest = max((len(numbers) for _, numbers in groups), default=0)
+        inner = np.full((len(groups), longest), NOWHERE, dtype=np.int32)
+        for line, (_, numbers) in zip(inner, groups, strict=True):
+            line[: len(numbers)] = numbers
+        self.num_words = unknown
+        hashes = np.array([_hash(word) for word in known], dtype=np.int64)
+        order = np.argsort(hashes)
+        if (np.diff(hashes[order]) == 0).any():
+            raise ValueError("two words of the language model have one hash; leave one of them out")
+        numbers = np.array(list(known.values()), dtype=np.int32)
+        arrays = (
+            np.array(group, dtype=np.int32).reshape(2, -1),
+            # how a token goes on with a word: hash * factor + addend
+            _lines([0 if tail is not None else _power(head) for head, _, tail in parts]),
+            _lines([_hash(head if tail is None else tail) for head, _, tail in parts]),
+            np.array([_power(head) for head, _ in groups], dtype=np.int64),
+            np.array([_hash(head) for head, _ in groups], dtype=np.int64),
+            inner,
+            hashes[order],
+            numbers[order],
+        )
+        self.tensors = tuple(torch.from_numpy(array) for array in arrays)
+
+
+def _split(text: bytes) -> tuple[bytes, list[bytes], bytes | None]:
+    """The head, the whole words and the tail; no tail if there is no space."""
+    head, *others = SPACES.split(text)
+    return (head, others[:-1], others[-1]) if others else (head, [], None)
+
+
+def _lines(numbers: list[int]) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64).reshape(2, -1)
+
+
+# odd, so that no byte of a word is lost
+BASE = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    return (value & MASK) - ((value & 1 << 63) << 1)
+
+
+def _hash(text: bytes) -> int:
+    """A hash of a word modulo 2^64: that of ``a + b`` is ``hash(a) * power(b) + hash(b)``; 0: no word."""
+    value = 0
+    for byte in text:
+        value = (value * BASE + _mixed(byte)) & MASK
+    return _signed(value)
+
+
+def _mixed(byte: int) -> int:
+    value = (byte + 1) * 0xBF58476D1CE4E5B9 & MASK
+    return (value ^ value >> 29) & MASK
+
+
+def _power(text: bytes) -> int:
+    return _signed(pow(BASE, len(text), 1 << 64))
+
+
+class _Endings:
+    """`Endings.tensors` on the device."""
+
+    def __init__(
+        self,
+        group: Tensor,
+        factor: Tensor,
+        addend: Tensor,
+        head_factor: Tensor,
+        head: Tensor,
+        inner: Tensor,
+        hashes: Tensor,
+        numbers: Tensor,
+    ) -> None:
+        self.group, self.factor, self.addend = (
+            group,
+            factor,
+            addend,
+        )  # [2, V]: at the beginning, later
+        self.head_factor, self.head, self.inner = head_factor, head, inner  # by group
+        self._hashes, self._numbers = hashes, numbers
+
+    def word(self, hashed: Tensor) -> Tensor:
+        """The numbers [...] of words by their hashes; one that has no edge for an unknown word."""
+        place = torch.searchsorted(self._hashes, hashed).clamp(max=len(self._hashes) - 1)
+        unknown = len(self._hashes)
+        return torch.where(self._hashes[place] == hashed, self._numbers[place], unknown).to(INT)
+
+
+class _Walk:
+    """Steps of rows through the words of a language model."""
+
+    def __init__(self, automata: Automata, endings: _Endings) -> None:
+        self._automata, self._endings = automata, endings
+
+    def _ended(self, model: Tensor, hashed: Tensor) -> tuple[Tensor, Tensor]:
+        """The states [n] behind words [n], and the weights of the words; no word changes nothing."""
+        target, weight = automaton_step(self._automata, model, self._endings.word(hashed))
+        is_word = hashed != 0
+        return torch.where(is_word, target, model), torch.where(is_word, weight, 0.0)
+
+    def _through(self, model: Tensor, hashed: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+        """The states [n] behind the words that tokens of these groups [n] end, and their weights."""
+        own = self._endings
+        head = hashed * own.head_factor[group] + own.head[group]
+        model, total = self._ended(model, head)
+        for inner in own.inner[group].unbind(1):
+            target, weight = automaton_step(self._automata, model, inner.clamp(min=0))
+            is_there = inner >= 0
+            model = torch.where(is_there, target, model)
+            total = total + torch.where(is_there, weight, 0.0)
+        return model, total
+
+    def go_on(
+        self, model: Tensor, hashed: Tensor, token: Tensor, is_later: Tensor, moves: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The states and hashes [R] behind tokens [R], where `moves`."""
+        own, line = self._endings, is_later.long()
+        place = token.long().clamp(max=own.group.shape[1] - 1)
+        is_known = token < own.group.shape[1]
+        group = torch.where(is_known, own.group[line, place], 0).long()
+        ends = moves & (group > 0)
+        if own.inner.shape[0]:
+            target, _ = self._through(model, hashed, (group - 1).clamp(min=0))
+            model = torch.where(ends, target, model)
+        longer = hashed * own.factor[line, place] + own.addend[line, place]
+        return model, torch.where(moves & is_known, longer, hashed)
+
+    def added(
+        self, model: Tensor, hashed: Tensor, is_later: Tensor, vocab_size: int
+    ) -> tuple[Tensor, Tensor]:
+        """What each token [R, V] adds, and what EOS does [R]."""
+        own = self._endings
+        num_groups = own.inner.shape[0]
+        weights = [torch.zeros_like(model, dtype=torch.float32)]
+        for group in range(num_groups):
+            same = torch.full_like(model, group, dtype=torch.long)
+            weights.append(self._through(model, hashed, same)[1])
+        by_group = torch.stack(weights, 1)  # [R, 1 + groups]
+        groups = own.group.long()
+        first, later = (by_group.index_select(1, line) for line in groups)
+        added = torch.where(is_later[:, None], later, first)
+        missing = vocab_size - added.shape[1]
+        added = torch.nn.functional.pad(added, (0, missing)) if missing else added
+        target, weight = self._ended(model, hashed)
+        return added, weight + self._automata.weight(target, FINAL)
