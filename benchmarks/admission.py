@@ -143,7 +143,7 @@ class Bench:
 def _asked(service: pybeam.Service, sources: list[list[int]], due: numpy.ndarray) -> list[Sent]:
     """Ask for a source at each of these times, in seconds from now. Returns what became of them."""
     chosen = numpy.random.default_rng(0).integers(len(sources), size=len(due))
-    deadlines: Any = service._group_of(None).queue.deadlines
+    deadlines: Any = service._groups.of(None).queue.deadlines
     start, sent, futures = time.monotonic(), [], []
 
     def note(one: Sent) -> None:

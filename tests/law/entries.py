@@ -137,7 +137,7 @@ def _stream(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcom
 def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
     engines = 1 if case.entry == "Service" else 2
     service = Service(decoder, engines=engines, processes=case.entry == "Service, two processes")
-    group = service._group_of(None)
+    group = service._groups.of(None)
     done = group.queue.done
 
     def hear(ticket: Ticket, result: Result, num_steps: int) -> None:
@@ -185,7 +185,7 @@ def options_of(case: Case, index: int) -> dict[str, Any]:
 
 def interrupt(service: Service, is_done: Callable[[], bool]) -> None:
     """Pretend that the deadline of a request passes as soon as an engine has it, if it is not done before."""
-    queue, end = service._group_of(None).queue, time.monotonic() + SECONDS
+    queue, end = service._groups.of(None).queue, time.monotonic() + SECONDS
     while BAD not in queue.taken and not is_done():
         assert time.monotonic() < end, "no engine takes it"
         time.sleep(0)
