@@ -27,7 +27,7 @@ FLOAT_BYTES = 4
 def weight_bytes(folder: str | os.PathLike[str], dtype: str = "auto") -> int:
     """Return about how many bytes the weights of a folder take in memory. Headers alone are read.
 
-    What is made beside them is not counted, such as keys and values, nor tables that follow from a formula.
+    Keys, values, and tables that follow from a formula are not counted.
 
     Args:
         folder: the model; see `pybeam.load_model`.

@@ -175,7 +175,7 @@ class WordLanguageModel(Processor):
 
 
 class Endings:
-    """What each token does to words: which it ends, and which it begins.
+    """The words that each token ends and begins.
 
     The bytes of a token are a head, which goes on with the word that has begun, whole words, and a tail.
     Tokens without a space have nothing but a head. The others are grouped by head and whole words. A token
@@ -327,7 +327,7 @@ class _Walk:
     def added(
         self, model: Tensor, hashed: Tensor, is_later: Tensor, vocab_size: int
     ) -> tuple[Tensor, Tensor]:
-        """What each token [R, V] adds, and what EOS does [R]."""
+        """The weights that each token adds [R, V], and those that EOS adds [R]."""
         own = self._endings
         num_groups = own.inner.shape[0]
         weights = [torch.zeros_like(model, dtype=torch.float32)]
