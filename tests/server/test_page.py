@@ -13,7 +13,9 @@ from pybeam.server.endpoints import page as endpoint
 from pybeam.server.endpoints.page import FILES, TYPES
 from support.paths import ROOT
 
-SCRIPT, STYLE = (FILES / "page.js").read_text("utf-8"), (FILES / "page.css").read_text("utf-8")
+SCRIPTS = {path.name: path.read_text("utf-8") for path in FILES.glob("*.js")}
+SCRIPT = "\n".join(SCRIPTS.values())
+STYLES = [path.read_text("utf-8") for path in FILES.glob("*.css")]
 # of text, by WCAG 2 level AA
 LEAST_CONTRAST = 4.5
 
@@ -40,7 +42,8 @@ class Page(HTMLParser):
         attributes = dict(attrs)
         self.elements.append((tag, attributes))
         self._labels += tag == "label"
-        if tag in ("input", "select", "textarea") and not self._labels:
+        is_named = self._labels or attributes.get("aria-label")
+        if tag in ("input", "select", "textarea") and not is_named:
             self.unlabelled.append(attributes["id"])
 
     def handle_endtag(self, tag):
@@ -75,7 +78,28 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere():
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("src", "href"):
             assert not re.match(r"(\w+:)?//|/", attributes.get(name) or ""), attributes
-    assert "innerHTML" not in SCRIPT and "@import" not in STYLE and "url(" not in STYLE
+    assert "innerHTML" not in SCRIPT
+    # the name of SVG's elements, which nobody fetches
+    assert set(re.findall(r"\w+://[\w./]*", SCRIPT)) == {"http://www.w3.org/2000/svg"}
+    assert not [style for style in STYLES if "@import" in style or "url(" in style]
+
+
+def test_scripts_import_what_is_there():
+    loaded = {attributes["src"] for tag, attributes in Page().elements if tag == "script"}
+    for name, script in SCRIPTS.items():
+        imported = re.findall(r"import (?:[^;]*? from )?\"([^\"]+)\"", script)
+        assert len(imported) == len(re.findall(r"^import\b", script, re.M)), name
+        for other in imported:
+            given = SCRIPTS[other.removeprefix("./")]
+            loaded.add(f"page/{other.removeprefix('./')}")
+            names = re.findall(rf"import {{([^}}]*)}} from \"{re.escape(other)}\"", script)
+            for one in ",".join(names).split(","):
+                assert not one or re.search(rf"^export .*\b{one.strip()}\b", given, re.M), (
+                    name,
+                    one,
+                )
+    # none is dead
+    assert loaded == {f"page/{name}" for name in SCRIPTS}
 
 
 def test_names_in_the_script_and_in_labels_are_those_of_the_page():
@@ -92,8 +116,8 @@ def test_names_in_the_script_and_in_labels_are_those_of_the_page():
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_texts_stand_out_from_their_ground(scheme):
-    blocks = re.findall(r":root \{(.*?)\}", STYLE, re.S)
-    colours = dict(re.findall(r"--(\w+): (#\w{6})", blocks[scheme]))
+    pairs = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", "".join(STYLES))
+    colours = {name: pair[scheme] for name, *pair in pairs}
     for text in ("text", "open", "accent", "problem"):
         for ground in ("ground", "raised"):
             assert contrast(colours[text], colours[ground]) >= LEAST_CONTRAST, (text, ground)

@@ -1,4 +1,4 @@
-"""The page at `/`, which shows what a search does."""
+"""The page at `/`, on which people translate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pybeam.server.errors import APIError
 router = APIRouter(include_in_schema=False)
 
 FILES = Path(__file__).parents[1] / "page"
-TYPES = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+# of each file, by its name
+TYPES = {path.name: KINDS[path.suffix] for path in FILES.iterdir()}
 # the page loads its own files, asks its own server, and stands in no other page
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "

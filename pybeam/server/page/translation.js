@@ -1,0 +1,135 @@
+// The translation as a text whose words can be reached, by pointer and by keyboard.
+
+import { at, make } from "./elements.js";
+import { codeOf } from "./languages.js";
+import { partsOf, placesOf } from "./words.js";
+
+// a word with a piece less probable than this is marked
+const UNSURE = 0.4;
+
+const field = at("translation");
+const sentences = new WeakMap(); // by their elements
+const wordsOf = element => [...element.querySelectorAll(".word")];
+
+let tabStop = null; // the word that Tab reaches
+
+// what happens when a word is picked, and when a sentence gets the focus
+let onWord, onSentence;
+
+export function listen(handlers) {
+    ({ onWord, onSentence } = handlers);
+}
+
+export function showPassage(passage) {
+    const parts = [passage.kept[0]];
+    passage.sentences.forEach((one, i) => {
+        one.element = make("span", { className: "sentence" });
+        sentences.set(one.element, one);
+        fillSentence(one);
+        parts.push(one.element, passage.kept[i + 1]);
+    });
+    const language = passage.sentences[0]?.options.target_lang;
+    field.lang = language ? codeOf(language) : "";
+    field.replaceChildren(...parts);
+    letTabIn();
+}
+
+export function showSentence(sentence) {
+    fillSentence(sentence);
+    letTabIn();
+}
+
+function fillSentence(sentence) {
+    const { element, answer, certain, open, text } = sentence;
+    const part = (className, text) => make("span", { className }, text);
+    if (!answer)
+        element.replaceChildren(part("certain", certain), part("open", certain || open ? open : "…"));
+    else if (text) element.replaceChildren(...words(sentence));
+    else element.replaceChildren(part("hint", "(no words)"));
+}
+
+function words({ text, best, options }) {
+    const unsure = best ? placesOf(best).filter(one => one.probability < UNSURE) : [];
+    let start = 0;
+    return partsOf(text, codeOf(options.target_lang ?? "")).map(({ segment, isWordLike }) => {
+        const begin = start;
+        const end = (start += segment.length);
+        if (!isWordLike) return segment;
+        const word = make("span", { className: "word", role: "button", tabIndex: -1, textContent: segment });
+        word.dataset.start = begin;
+        if (unsure.some(one => one.start < end && one.end > begin)) word.classList.add("unsure");
+        return word;
+    });
+}
+
+// Tab reaches one word, arrows the others. Until there is a focus it is the first one that is there.
+function letTabIn() {
+    if (!field.contains(document.activeElement)) setTabStop(field.querySelector(".word"));
+}
+
+function setTabStop(word) {
+    if (tabStop) tabStop.tabIndex = -1;
+    if (word) word.tabIndex = 0;
+    tabStop = word;
+}
+
+export function focusWord(word) {
+    setTabStop(word);
+    (word ?? at("source")).focus();
+}
+
+// The word of a sentence which begins at a place of its text, or the last one before that.
+export function wordAt(sentence, start) {
+    return (
+        wordsOf(sentence.element).findLast(word => Number(word.dataset.start) <= start) ??
+        wordsOf(sentence.element)[0]
+    );
+}
+
+export function markSentence(sentence) {
+    field.querySelector(".current")?.classList.remove("current");
+    sentence?.element.classList.add("current");
+}
+
+// Left and right go by words, up and down by sentences.
+function neighbour(word, key) {
+    const words = wordsOf(field);
+    const now = words.indexOf(word);
+    const firstOf = words.filter((one, i) => one.parentElement !== words[i - 1]?.parentElement);
+    const sentence = firstOf.findLastIndex(one => words.indexOf(one) <= now);
+    switch (key) {
+        case "ArrowRight":
+            return words[now + 1];
+        case "ArrowLeft":
+            return words[now - 1];
+        case "ArrowDown":
+            return firstOf[sentence + 1];
+        case "ArrowUp":
+            return firstOf[sentence - 1];
+        case "Home":
+            return words[0];
+        case "End":
+            return words.at(-1);
+    }
+}
+
+function pick(word) {
+    const sentence = sentences.get(word.closest(".sentence"));
+    onWord({ word, sentence, before: sentence.text.slice(0, Number(word.dataset.start)) });
+}
+
+field.addEventListener("click", ({ target }) => {
+    // who marks a part of the text picks no word
+    if (target.matches(".word") && getSelection().isCollapsed) pick(target);
+});
+field.addEventListener("focusin", ({ target }) => {
+    if (target.matches(".word")) onSentence(sentences.get(target.closest(".sentence")));
+});
+field.addEventListener("keydown", event => {
+    if (!event.target.matches(".word")) return;
+    const isPick = event.key === "Enter" || event.key === " ";
+    const to = isPick ? null : neighbour(event.target, event.key);
+    if (isPick) pick(event.target);
+    else if (to) focusWord(to);
+    if (isPick || to) event.preventDefault();
+});
