@@ -82,7 +82,8 @@ class PrefixRow {
         for (int64_t t = 1; t <= num_frames_; ++t) {
             const double* before = before_ + 2 * (t - 1);
             const double free = token_ == parent_token_ ? before[1] : log_add(before[0], before[1]);
-            const double x = frame(t - 1)[token_];
+            // no prefix has a blank
+            const double x = token_ == p_.frames.blank ? -INFINITY : frame(t - 1)[token_];
             terms_[t - 1] = free + x;
             said(t) = log_add(said(t - 1), free) + x;
             silent(t) = log_add(said(t - 1), silent(t - 1)) + frame(t - 1)[p_.frames.blank];

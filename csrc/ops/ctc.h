@@ -24,10 +24,18 @@ inline CtcFrames ctc_frames(const Tensor& log_probs, const int32_t* length, int6
     frames.blank = static_cast<int32_t>(blank);
     PYBEAM_CHECK_VALUE(blank >= 0 && blank < frames.vocab_size, "`blank` must be 0 to ",
                        frames.vocab_size - 1, ", but is ", blank);
-    for (int64_t i = 0; i < frames.num_sources; ++i) {
-        PYBEAM_CHECK_VALUE(length[i] >= 0 && length[i] <= frames.num_frames,
-                           "a length must be 0 to ", frames.num_frames, ", but is ", length[i]);
-    }
+    return frames;
+}
+
+inline void check_length(const CtcFrames& frames, int64_t source) {
+    const int32_t length = frames.length[source];
+    PYBEAM_CHECK_VALUE(length >= 0 && length <= frames.num_frames, "a length must be 0 to ",
+                       frames.num_frames, ", but is ", length);
+}
+
+inline CtcFrames checked_frames(const Tensor& log_probs, const int32_t* length, int64_t blank) {
+    const CtcFrames frames = ctc_frames(log_probs, length, blank);
+    for (int64_t i = 0; i < frames.num_sources; ++i) check_length(frames, i);
     return frames;
 }
 
@@ -40,7 +48,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> ctc_beam_search(
     PYBEAM_CHECK_VALUE(width >= 1 && n_best >= 1 && n_best <= width && max_tokens >= 0,
                        "there must be places in the beam, and n_best of them at most");
     CtcBeamSearchParams params{};
-    params.frames = ctc_frames(log_probs, length_arg, blank);
+    params.frames = checked_frames(log_probs, length_arg, blank);
     PYBEAM_CHECK_VALUE(width * (params.frames.num_frames + 1) < INT32_MAX,
                        "`width` * frames must be less than 2**31");
     const int64_t num = params.frames.num_sources;
@@ -72,7 +80,7 @@ inline std::tuple<Tensor, Tensor, Tensor> ctc_align(const Tensor& log_probs, con
     const Argument<int32_t> tokens_arg("tokens", tokens, ScalarType::kInt32, {num, max_tokens});
     const Argument<int32_t> num_arg("num_tokens", num_tokens, ScalarType::kInt32, {num});
     CtcAlignParams params{};
-    params.frames = ctc_frames(log_probs, length_arg, blank);
+    params.frames = checked_frames(log_probs, length_arg, blank);
     for (int64_t i = 0; i < num; ++i) {
         PYBEAM_CHECK_VALUE(num_arg[i] >= 0 && num_arg[i] <= max_tokens,
                            "`num_tokens` is out of range");
@@ -142,6 +150,8 @@ inline void ctc_prefix_scores(const Tensor& log_probs, const Tensor& prefixes, T
         const bool is_token =
             params.parent_cell[i] < 0 || (params.token[i] >= 0 && params.token[i] < vocab_size);
         PYBEAM_CHECK_VALUE(is_token, "a token of a row is out of range");
+        // slots without a source hold anything
+        if (params.cell[i] >= 0) check_length(params.frames, params.slot[i]);
     }
     std::vector<int32_t> eos;
     for (const int64_t id : eos_ids) {

@@ -8,6 +8,7 @@ to the tokens of an output, and `prefix_scores` lets an attention decoder and su
 """
 
 from pybeam.ctc.alignment import Span, align
+from pybeam.ctc.joint import prefix_scores
 from pybeam.ctc.search import Hypothesis, beam_search, greedy
 
-__all__ = ["Hypothesis", "Span", "align", "beam_search", "greedy"]
+__all__ = ["Hypothesis", "Span", "align", "beam_search", "greedy", "prefix_scores"]

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 INF = math.inf
@@ -61,7 +62,7 @@ def beam_search(
         if not (frames < INF).all():
             count[i] = -1
             continue
-        beam = {(): Sums(0.0, -INF)}
+        beam: dict[Prefix, Sums] = {(): Sums(0.0, -INF)}
         for frame in frames.tolist():
             beam = _next_beam(beam, frame, blank, width, max_tokens, threshold)
         best = list(beam.items())[:n_best]
@@ -175,3 +176,90 @@ def _viterbi(frames: list[list[float]], tokens: list[int], blank: int) -> tuple[
         path.append(state)
         state -= own[state]
     return path[::-1] if score > -INF else [], score
+
+
+# In place of the logarithm of 0 in running sums, whose differences must be finite. No path of finite numbers
+# is as improbable.
+FLOOR = 1e7
+
+
+# the parameters are those of the operator
+def prefix_scores(
+    log_probs: Tensor,
+    prefixes: Tensor,
+    sources: list[Tensor],
+    rows: list[Tensor],
+    eos_ids: list[int],
+    blank: int,
+    pre_beam: int,
+) -> None:
+    """Mix the decoder's log-probabilities with prefix scores, in place; see `pybeam.ctc.prefix_scores`.
+
+    Args:
+        log_probs: [R, V], of the decoder.
+        prefixes: [cells, T + 1, 2] float64: log r_n and log r_b of prefixes; those of the rows are written.
+        sources: log-probabilities [S, T, V], frames [S] int32, and weights [S] float32, by slot.
+        rows: slots, cells, cells of parents, tokens, and tokens before these, [R] int32 each. A row without a
+            cell is padding, and one whose parent has none has said nothing.
+        eos_ids: the decoder's.
+        blank, pre_beam: as there; 0: all tokens are scored.
+    """
+    all_frames, length, weight = sources[:3]
+    slot, cell, parent_cell, token, parent_token = (one.long() for one in rows)
+    num = length[slot].long().clamp(min=0)[:, None]  # [R, 1]
+    is_frame = torch.arange(all_frames.shape[1], device=num.device) < num  # [R, T]
+    begins = (parent_cell < 0)[:, None]
+    free = _free(prefixes[parent_cell.clamp(min=0)], token == parent_token)
+    own = all_frames[slot, :, token.clamp(min=0)].double()  # [R, T]
+    own = own.masked_fill((token == blank)[:, None], -INF)
+    silence = all_frames[slot, :, blank].double()
+    said = _running(free.masked_fill(begins, -INF), own, -INF)
+    silent = _running(said[:, :-1], silence, torch.where(begins[:, 0], 0.0, -INF))
+    state = torch.stack((said, silent), 2)
+    is_row = cell >= 0
+    prefixes[cell[is_row]] = state[is_row]
+    terms = (free[:, :-1] + own).masked_fill(~is_frame, -INF)
+    before = torch.where(begins[:, 0], 0.0, _log_sum(terms, 1))[:, None]  # [R, 1]
+    total = torch.logaddexp(said, silent)[:, :-1].masked_fill(~is_frame, -INF)
+    # the frames of all rows at once would be many
+    score = torch.cat(
+        [_log_sum(total[i, :, None] + all_frames[slot[i]], 0)[None] for i in range(len(slot))]
+    )
+    repeated = _log_sum((silent[:, :-1] + own).masked_fill(~is_frame, -INF), 1)[:, None]
+    place = token.clamp(min=0)[:, None]
+    score.scatter_(1, place, torch.where(begins, score.gather(1, place), repeated))
+    if pre_beam:
+        order = torch.sort(log_probs, dim=1, descending=True, stable=True).indices[:, pre_beam:]
+        score.scatter_(1, order, -INF)
+    score[:, blank] = -INF
+    score[:, eos_ids] = torch.logaddexp(*state.gather(1, num[..., None].expand(-1, 1, 2)).unbind(2))
+    gain = torch.where(score == -INF, -INF, score - before)
+    w = weight[slot].double()[:, None]
+    mixed = torch.where(w > 0, (1 - w) * log_probs + w * gain, log_probs)
+    is_mixed = is_row[:, None] & (w > 0) & (log_probs > -INF)
+    log_probs.copy_(torch.where(is_mixed, mixed.to(log_probs.dtype), log_probs))
+
+
+def _free(before: Tensor, repeats: Tensor) -> Tensor:
+    """Return phi [R, T + 1] of the parents' states [R, T + 1, 2]."""
+    total = torch.logaddexp(before[..., 0], before[..., 1])
+    return torch.where(repeats[:, None], before[..., 1], total)
+
+
+def _running(free: Tensor, x: Tensor, first: Tensor | float) -> Tensor:
+    """Compute ``r(0) = first``, ``r(t) = x_t + log(exp(r(t - 1)) + exp(free(t - 1)))``, [R, T + 1].
+
+    This is ``c(t) + log(sum over s < t of exp(free(s) - c(s)))`` with the running sum c of x.
+    """
+    sums = F.pad(x.clamp(min=-FLOOR).cumsum(1), (1, 0))  # [R, T + 1]
+    first = torch.as_tensor(first, dtype=x.dtype, device=x.device).expand(len(x))[:, None]
+    terms = torch.cat((first, free[:, : x.shape[1]] - sums[:, :-1]), 1)
+    result = torch.logcumsumexp(terms, 1) + sums
+    return result.masked_fill(result < -FLOOR / 2, -INF)
+
+
+def _log_sum(terms: Tensor, dim: int) -> Tensor:
+    """Compute ``log(sum(exp(terms)))``, -inf where there are none."""
+    if not terms.shape[dim]:
+        return terms.sum(dim) - INF
+    return terms.logsumexp(dim)

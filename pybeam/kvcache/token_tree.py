@@ -43,6 +43,7 @@ class TokenTree:
         path_length: [S] int32, columns of `path` that are in use: tokens of the rows, start token included.
         free_cell: [S, F] int32, a stack; num_free: [S] int32.
         page: [S, P] int32; num_pages: [S] int32; free_page: [pages] int32, a stack; num_free_pages: [1].
+        by_cell: arrays of others, by their owners, with a line for every cell.
 
     Args:
         backend: computes what changes the tree.
@@ -53,7 +54,7 @@ class TokenTree:
     def __init__(
         self, backend: Backend, device: torch.device, *, may_have_paths: bool = True
     ) -> None:
-        self._backend = backend
+        self.backend = backend
         self._arrays: TreeArrays | None = None  # None: some array has been replaced
         self._may_have_paths = may_have_paths
         self.widest_with_masks = WIDEST_WITH_MASKS.get(device.type, MASK_WIDTH)
@@ -71,7 +72,7 @@ class TokenTree:
         self.path_length = empty(0)
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # room for so many tokens of a hypothesis, start token included
-        self.num_total_pages = 0
+        self.num_total_pages, self.by_cell = 0, dict[object, Tensor]()
         self.pages_per_step = 0  # most pages that one beam needs to append its survivors
         # the pool doubles up to here; the caller asks for no more
         self.max_pages: int | None = None
@@ -175,7 +176,7 @@ class TokenTree:
         ``old_path[parent[b]]`` and the new node. A survivor whose token is `eos_id` has ended: it keeps its
         parent's node and gets neither node nor cell nor bit nor path.
         """
-        self._backend.tree_append(self.arrays, slot, survivors, eos_id)
+        self.backend.tree_append(self.arrays, slot, survivors, eos_id)
 
     def paths(self, slot: Tensor, node: Tensor, capacity: int | None = None) -> Tensor:
         """Return the tokens down to these nodes, start token first, padded with -1: [n, capacity] int32.
@@ -183,11 +184,11 @@ class TokenTree:
         Without `capacity` there is room for the longest hypothesis.
         """
         capacity = self.length if capacity is None else capacity
-        return self._backend.backtrace(self.token, self.parent, slot, node, capacity)[0]
+        return self.backend.backtrace(self.token, self.parent, slot, node, capacity)[0]
 
     def release(self, slot: Tensor) -> None:
         """Empty these slots, and return their pages to the pool."""
-        self._backend.tree_release(self.arrays, slot)
+        self.backend.tree_release(self.arrays, slot)
 
     def forget(self, num_known: Tensor) -> None:
         """Poison what no counter counts; of nodes, what is behind the first `num_known` [S] of each slot.

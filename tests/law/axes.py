@@ -16,9 +16,9 @@ from torch import Tensor
 
 import pybeam
 from law import grammars
-from pybeam import compat, drafts, processors, scoring, stopping
-from pybeam.automata.automaton import Automaton
-from pybeam.automata.vocabulary import Vocabulary
+from law.automata import NAMES, NO_PAIRS, PAIRS, SPELLINGS
+from law.frames import BLANK, heard
+from pybeam import compat, ctc, drafts, processors, scoring, stopping
 from pybeam.catalogue import allowed_items
 from pybeam.limits import PrefixRule
 from pybeam.models.base import Model
@@ -52,33 +52,6 @@ def odd(model: Model) -> Callable[[Any], Tensor]:
     return lambda rows: mask[rows.num_generated.clamp(0, 1).long()]
 
 
-def spelt(*texts: str | None) -> Vocabulary:
-    tokens = tuple(text and text.encode() for text in texts)
-    return Vocabulary(tokens, tokens)
-
-
-# pairs of a 3 or 8 and any of some tokens, as many as fit
-PAIRS = Automaton.build(
-    [0.25, -math.inf],
-    source=[0, 0, *[1] * 5],
-    token=[3, 8, 3, 5, 6, 9, 10],
-    target=[1, 1, *[0] * 5],
-    weight=[0.5, -0.25, 0.0, 0.75, -0.5, 0.0, 0.125],
-)
-# anything but 3 or 8 twice in a row, where a 6 costs less behind them
-NO_PAIRS = Automaton.build(
-    [0.0, -0.5, -0.5],
-    source=[0, 0, 0, 1, 2],
-    token=[3, 6, 8, 3, 8],
-    target=[1, 0, 2, -1, -1],
-    weight=[0.0, -1.0, 0.0, 0.0, 0.0],
-    failure=[-1, 0, 0],
-    other=[0, -1, -1],
-    other_weight=[0.0, 0.75, 0.75],
-)
-# words of a language model as tokens, and tokens that go on with words, end some, or are no text
-NAMES = spelt(None, None, None, "the", None, "old", "king", None, "reads", "é")
-SPELLINGS = spelt(None, None, None, " the", "é", "re", "ads", None, " ", "king ", " old\nk")
 CATALOGUE = pybeam.Catalogue.build(ITEMS)
 # what translates the tokens of sources, and what is always allowed
 TRANSLATIONS = {(3, 6): [9], **{(i,): [3 + i % 4, 8 + i % 3] for i in range(3, 17)}}
@@ -228,6 +201,11 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "first_token": lambda model: [processors.first_token(8)],
     "force_eos": lambda model: [processors.force_eos()],
     "eos_growth": lambda model: [processors.eos_growth(1, 1.5)],
+    "prefix_scores": lambda model: [ctc.prefix_scores(heard(model, 7, 5), 0.3, blank=BLANK)],
+    "prefix_scores, pre_beam": lambda model: [
+        processors.temperature(1.2),
+        ctc.prefix_scores(lambda content: heard(model, 7, 4), 0.5, blank=BLANK, pre_beam=6),
+    ],
     "gumbel": lambda model: [processors.gumbel(3)],
     "sample": lambda model: [processors.sample(0.8, 5, top_k=6)],
     "whisper_timestamps": lambda model: [_timestamps(model, 2)],
@@ -279,6 +257,10 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "grammar": lambda model: [processors.grammar(grammars.REPEATED, grammars.LETTERS)],
     "json_schema": lambda model: [processors.json_schema(grammars.LARGE, grammars.DIGITS)],
     "allowed_translations": lambda model: [allowed_translations(OTHER_SHORTLIST)],
+    "prefix_scores": lambda model: [ctc.prefix_scores(heard(model, 9, 6), 0.6, blank=BLANK)],
+    "prefix_scores, pre_beam": lambda model: [
+        ctc.prefix_scores(heard(model, 9, 3), 0.2, blank=BLANK, pre_beam=6)
+    ],
     "gumbel": lambda model: [processors.gumbel(7)],
     "sample": lambda model: [processors.sample(1.2, 6, top_p=0.9, draw=1)],
     "whisper_timestamps": lambda model: [_timestamps(model, 0)],
@@ -386,7 +368,7 @@ REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
     *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
     *("allowed_items, renormalised", "allowed_items, behind others"),
-    *("suppress_tokens", "no_unk", "eos_growth", "json_schema"),
+    *("suppress_tokens", "no_unk", "eos_growth", "json_schema", "prefix_scores, pre_beam"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),

@@ -21,8 +21,9 @@ from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor, stage_of
 from pybeam.request import Request, Result
 from pybeam.scoring import Scoring
+from support import ctc_prefixes
 from support import processor_oracles as oracles
-from support.search_models import BOS, next_logits
+from support.search_models import BOS, EOS, next_logits
 from support.search_problems import rules_of
 from support.whole_search import INF, Rules, Scale, Search
 
@@ -71,6 +72,7 @@ ORACLES: dict[str, Oracle] = {
     "FirstToken": lambda p: (oracles.first_token, p.token),
     "LastToken": lambda p: (oracles.force_eos, p.is_scored),
     "EosGrowth": lambda p: (oracles.eos_growth, p.start, p.factor),
+    "PrefixScores": lambda p: (_prefix_scores, p),
     "WhisperTimestamps": lambda p: (oracles.whisper_timestamps, p.no_timestamps, p.max_initial),
 }
 
@@ -80,6 +82,13 @@ def _allowed_items(
 ) -> list[float]:
     row = oracles.allowed_sequences(row, tokens, forced, items)
     return oracles.log_softmax(row) if renormalize else row
+
+
+def _prefix_scores(row: list[float], tokens: list[int], forced: int, processor: Any) -> list[float]:
+    # a function gives all sources the same
+    frames = processor.of_source(None, ()).log_probs.tolist()
+    options = processor.weight, processor.blank, [EOS], processor.pre_beam
+    return ctc_prefixes.mixed(row, frames, tokens[1:], *options)
 
 
 def _items(processor: Any) -> list[list[int]]:

@@ -134,7 +134,7 @@ def test_every_public_name_is_on_an_axis():
     assert schedules == first(axes.SCHEDULES) - {"own plan"}
     makers = {name for name in processors.__all__ if name[0].islower()}
     # wings bring processors, too
-    makers |= {"allowed_items", "allowed_translations", "whisper_timestamps"}
+    makers |= {"allowed_items", "allowed_translations", "prefix_scores", "whisper_timestamps"}
     own = {"none", "a function", "several"}
     assert makers == first(axes.PROCESSORS) - own
     kinds = {type(model_of(kind, "float32")) for kind in axes.MODELS}
