@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,6 +41,8 @@ class Rows:
     prompt: Tensor | None = None
     #: [U] int32, the only tokens whose logits anybody reads; a session may leave out others. None: all are
     wanted: Tensor | None = None
+    #: gives `SelectInputs` of the step, where log-probabilities rank the rows of a beam
+    inputs: Callable[[], Sequence[Tensor]] | None = None
 
     @property
     def eos_id(self) -> int:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pybeam.processors.penalties import repetition_penalty as repetition_penalty
     from pybeam.processors.penalties import temperature as temperature
     from pybeam.processors.penalties import token_penalty as token_penalty
+    from pybeam.processors.phrases import must_contain as must_contain
     from pybeam.processors.sampling import gumbel as gumbel
     from pybeam.processors.sampling import sample as sample
     from pybeam.processors.sources import encoder_no_repeat_ngram as encoder_no_repeat_ngram
@@ -84,6 +85,7 @@ _NAMES = {
     "grammars": "grammar json_schema",
     "language_models": "language_model",
     "penalties": "biased_prefix eos_penalty repetition_penalty temperature token_penalty",
+    "phrases": "must_contain",
     "sampling": "gumbel sample",
     "sources": "encoder_no_repeat_ngram encoder_repetition_penalty",
     "truncation": "min_p top_k top_p",

@@ -21,7 +21,7 @@ from pybeam.processors.base import INT, Processor, Stage, check_ids, check_stage
 class Constraint(Processor):
     automaton: Automaton = field(default=ANYTHING, repr=False)
     stage: Stage = "log_probs"
-    per_request: ClassVar = ("automaton",)
+    per_request: ClassVar[tuple[str, ...]] = ("automaton",)
     state: ClassVar = (INT,)
     begins_behind_prefix: ClassVar = True
     can_capture = False

@@ -67,7 +67,9 @@ class Step:
             self._program.choose(logits, chain.columns.tokens)
 
     def _processed(self, logits: Tensor) -> Tensor:
-        return self._arrays.processors(logits, self.rows, narrows=self._narrows)
+        chain = self._arrays.processors
+        self.rows.inputs = None if chain.perturbs else self._program.inputs
+        return chain(logits, self.rows, narrows=self._narrows)
 
     def survivors(self, logits: Tensor) -> Survivors:
         """Select apart from the program, so that targets, samplers or rules about EOS have a say."""

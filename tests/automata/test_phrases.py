@@ -40,7 +40,7 @@ def test_needed_is_the_fewest_tokens_that_are_missing(seed):
     for _ in range(20):
         tokens = rng.choices(range(4), k=rng.randint(0, 4))
         state = automaton.walk(tokens).state
-        assert automaton.needed[state] == fewest_missing(tokens, phrases, vocab_size=3)
+        assert automaton.needed[state] == fewest_missing(tokens, phrases)
 
 
 def test_states_follow_no_others():

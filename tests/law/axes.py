@@ -186,6 +186,7 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
         processors.language_model(NGRAMS, NAMES, weight=0.6),
         processors.language_model(NGRAMS, SPELLINGS, weight=0.5, unit="word"),
     ],
+    "must_contain": lambda model: [processors.must_contain([[5, 6], [6, 9]])],
     "allowed_items": lambda model: [allowed_items(CATALOGUE)],
     "allowed_items, renormalised": lambda model: [allowed_items(CATALOGUE, renormalize=True)],
     "allowed_items, behind others": lambda model: [
@@ -243,6 +244,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "min_p": lambda model: [processors.min_p(0.3)],
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
     "constraint": lambda model: [processors.constraint(NO_PAIRS)],
+    "must_contain": lambda model: [processors.must_contain([[8], [3], [8]])],
     "allowed_items": lambda model: [
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
     ],

@@ -212,6 +212,7 @@ EXCLUSIONS = (
         processor=(
             "allowed_sequences",
             "constraint",
+            "must_contain",
             *ITEMS,
             *GRAMMARS,
             "language_model",

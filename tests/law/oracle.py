@@ -19,9 +19,10 @@ from law.case import Case
 from pybeam.contracts import Finishing
 from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor, stage_of
+from pybeam.processors.phrases import MustContain
 from pybeam.request import Request, Result
 from pybeam.scoring import Scoring
-from support import ctc_prefixes
+from support import ctc_prefixes, phrases
 from support import processor_oracles as oracles
 from support.search_models import BOS, EOS, next_logits
 from support.search_problems import rules_of
@@ -66,6 +67,7 @@ ORACLES: dict[str, Oracle] = {
         axes.NGRAMS.numbers,
         axes.SPELLINGS,
     ),
+    "MustContain": lambda p: (phrases.must_contain, p.phrases),
     "AllowedItems": lambda p: (_allowed_items, _items(p), p.renormalize),
     "AllowedTranslations": lambda p: (oracles.allowed_translations, _rules(p), axes.ALWAYS),
     "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),
@@ -75,6 +77,8 @@ ORACLES: dict[str, Oracle] = {
     "PrefixScores": lambda p: (_prefix_scores, p),
     "WhisperTimestamps": lambda p: (oracles.whisper_timestamps, p.no_timestamps, p.max_initial),
 }
+# those that are told `max_length`, too
+BOUNDED = (oracles.force_eos, oracles.constraint, oracles.grammar, phrases.must_contain)
 
 
 def _allowed_items(
@@ -133,9 +137,12 @@ def _assert_as_in_plain_python(
 ) -> None:
     request = case.requests[i]
     rules = rules_of_request(case, request)
-    expected = Search(ranked(case, request, i, rules.max_length), rules).run(
-        list(request.prefix or []), most_steps
-    )
+    step = ranked(case, request, i, rules.max_length)
+    search = Search(step, rules)
+    for processor in chain_of(case, request):
+        if isinstance(processor, MustContain):
+            search = phrases.AllocatedSearch(step, rules, processor.phrases)
+    expected = search.run(list(request.prefix or []), most_steps)
     cost = result.stop_reason, result.steps, result.expansions
     if case.algorithm in axes.GUESSING:
         cost, steps = (result.stop_reason,), result.steps
@@ -178,12 +185,18 @@ def scale_of(scoring: Scoring, counted: int) -> Scale:
     return dataclasses.replace(scale, cut=scoring.cut_length_offset)
 
 
-def ranked(case: Case, request: Request, source: int, max_length: int) -> Callable:
-    """The `step` function of `whole_search`: the model's logits, and what each processor makes of them."""
+def chain_of(case: Case, request: Request) -> list[Any]:
+    """The processors of one request."""
     chain = list(case.search.processors)
     for change in request.processors or ():
         [place] = [i for i, one in enumerate(chain) if type(one) is type(change)]
         chain[place] = change
+    return chain
+
+
+def ranked(case: Case, request: Request, source: int, max_length: int) -> Callable:
+    """The `step` function of `whole_search`: the model's logits, and what each processor makes of them."""
+    chain = chain_of(case, request)
     forced = request.prefix_length
 
     def step(tokens: list[int]) -> list[tuple[int, float]]:
@@ -194,7 +207,7 @@ def ranked(case: Case, request: Request, source: int, max_length: int) -> Callab
             if are_logits and stage_of(processor) == "log_probs":
                 row, are_logits = oracles.log_softmax(row), False
             oracle, *arguments = ORACLES[type(processor).__name__](processor)
-            if oracle in (oracles.force_eos, oracles.constraint, oracles.grammar):
+            if oracle in BOUNDED:
                 arguments.append(max_length)
             if oracle is oracles.allowed_translations:
                 arguments.append(request.source)

@@ -15,6 +15,7 @@ import numpy as np
 from support.search_models import EOS
 
 INF = math.inf
+Line = list[tuple[int, float]]  # what may follow an entry, and its log-probability, best first
 ZERO = np.float32(0)
 
 
@@ -141,7 +142,7 @@ class Search:
             candidates = self.candidates(beam, n)
             if candidates is None:
                 return Outcome([], "error", steps, expansions)
-            ends, goes_on = self.divide(candidates, rules.places(n))
+            ends, goes_on = self.divide(candidates, self.places_left(n))
             goes_on = self.prune(ends, goes_on)
             for candidate in ends:
                 self.finish(candidate.entry)
@@ -171,16 +172,18 @@ class Search:
     def candidates(self, beam: list[Entry], n: int) -> list[Candidate] | None:
         """List the candidates of a step, best first."""
         found = []
-        for parent, row in enumerate(beam):
-            if row.ended:
-                found.append(Candidate(row, (-row.score, parent, 0), None))
-                continue
-            follows = self.step(row.tokens)
+        lines = []
+        for row in beam:
+            follows = [] if row.ended else self.step(row.tokens)
             if follows is None:
                 return None
             if n - 1 < self.rules.min_length:
                 follows = [pair for pair in follows if pair[0] not in self.rules.eos_ids]
-            for rank, (token, log_prob) in enumerate(follows):
+            lines.append(follows)
+        for parent, (row, line) in enumerate(zip(beam, self.left(beam, lines, n), strict=True)):
+            if row.ended:
+                found.append(Candidate(row, (-row.score, parent, 0), None))
+            for rank, (token, log_prob) in enumerate(line):
                 if rank == self.rules.max_candidates:
                     break
                 score = np.float32(row.score + log_prob)
@@ -189,6 +192,15 @@ class Search:
                 entry = Entry(tokens, [*row.log_probs, float(log_prob)], score, eos)
                 found.append(Candidate(entry, (-score, parent, rank), log_prob))
         return sorted(found, key=lambda candidate: candidate.place)
+
+    def left(self, beam: list[Entry], lines: list[Line], n: int) -> list[Line]:
+        """Return what is left of the tokens that may follow each entry, if the beam's rows are compared."""
+        return lines
+
+    def places_left(self, n: int) -> int:
+        """Places of the beam after step n that no finished hypothesis has taken."""
+        takes = self.rules.finishing != "refill" and not self.rules.regrows
+        return max(self.rules.places(n) - takes * self.num_found, 0)
 
     def divide(
         self, candidates: list[Candidate], width: int
@@ -200,8 +212,7 @@ class Search:
             seen = (1 + len(self.rules.eos_ids)) * width
             goes_on = [c for c in candidates[:seen] if not c.entry.ended]
             return ends, goes_on[:width]
-        num_left = 0 if self.rules.regrows else self.num_found
-        candidates = candidates[: max(width - num_left, 0)]
+        candidates = candidates[:width]
         if finishing == "shrink":
             return (
                 [c for c in candidates if c.entry.ended],

@@ -1,0 +1,242 @@
+"""`must_contain`: phrases in every output, and places of a beam that are kept for rows which have some."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.arguments import ArgumentError, flag
+from pybeam.automata.phrases import Phrase, phrases_automaton
+from pybeam.backends import resolve
+from pybeam.backends.arrays import SelectInputs
+from pybeam.backends.torch_automata import NEEDED, OTHER, TARGET, TOKEN, Automata
+from pybeam.contracts import SelectOptions
+from pybeam.models.base import Model
+from pybeam.models.rows import Rows
+from pybeam.processors.automaton_pool import ANYTHING
+from pybeam.processors.base import INF, INT, Stage, check_ids, lists_of_ids
+from pybeam.processors.constraints import Constraint
+
+
+@dataclass(frozen=True)
+class MustContain(Constraint):
+    phrases: tuple[Phrase, ...] = ()
+    allocates: bool = True
+    per_request: ClassVar[tuple[str, ...]] = ("automaton", "phrases", "allocates")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        flag("allocates", self.allocates)
+        if self.allocates and self.stage == "logits":
+            raise ValueError(
+                "`stage` must be 'log_probs' where places of a beam are allocated by scores, but is "
+                "'logits'; use allocates=False"
+            )
+
+    def check(self, model: Model) -> None:
+        tokens = [token for phrase in self.phrases for token in phrase]
+        check_ids("phrases", tokens, model)
+        held = set(tokens).intersection(model.eos_ids)
+        if held:
+            raise ArgumentError(
+                "phrases", f"must not hold EOS ({min(held)}), which ends every output; leave it out"
+            )
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Return the numbers of the edges of a state, if places are allocated."""
+        most = self.automaton.max_children if self.allocates else 0
+        return (torch.arange(most, dtype=INT),)
+
+    @property
+    def by_source(self) -> bool:  # type: ignore[override]
+        return bool(self.phrases)
+
+    def of_source(self, content: Any, prefix: Sequence[int]) -> MustContain:
+        """Return the one that begins where a forced prefix leads to."""
+        start = self.automaton.walk(prefix).state
+        if start == self.automaton.start:
+            return self
+        return dataclasses.replace(self, automaton=dataclasses.replace(self.automaton, start=start))
+
+    def for_target(self) -> MustContain:
+        return dataclasses.replace(self, allocates=False)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        """`data` are as for a `Constraint`, with numbers of edges [R, M], padded with -1, before states."""
+        *own, child, state = data
+        allowed = super().__call__(logits, rows, (*own, state))
+        if rows.inputs is None or not child.numel():
+            return allowed
+        automata = Automata(*own[:-1])
+        here = state[rows.row_slot.long(), rows.node.long()]
+        return allocated(allowed, rows, Edges.of(automata, here, child))
+
+
+class Edges(NamedTuple):
+    """Tokens that may follow rows, and how many are missing behind them."""
+
+    token: Tensor  # [R, M] int32, of every edge of a row's state; -1: none
+    missing: Tensor  # [R, M] int64, behind that token
+    others: Tensor  # [R] int64, behind a token without an edge
+    before: Tensor  # [R] int64, now
+
+    @classmethod
+    def of(cls, automata: Automata, state: Tensor, number: Tensor) -> Edges:
+        """Return the edges of states [R] with these numbers [R, M]; -1: none."""
+        begin, end = automata.edges(state)
+        edge = begin[:, None] + number
+        is_edge = (number >= 0) & (edge < end[:, None])
+        edge = torch.where(is_edge, edge, 0)
+        others = automata.number(automata.number(state, OTHER), NEEDED)
+        return cls(
+            torch.where(is_edge, automata.edge[TOKEN][edge], -1),
+            automata.number(automata.edge[TARGET][edge], NEEDED),
+            others,
+            automata.number(state, NEEDED),
+        )
+
+    def behind(self, row: Tensor, token: Tensor) -> Tensor:
+        """Return how many tokens are missing if these rows [A, n] go on with these tokens [A, n]."""
+        is_here = self.token[row] == token[..., None]  # [A, n, M]
+        missing = torch.where(is_here, self.missing[row], 0).sum(-1)
+        return torch.where(is_here.any(-1), missing, self.others[row])
+
+
+def allocated(log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
+    """Leave the continuations that get a place, and EOS; overwrites `log_probs` [R, V]. See `must_contain`.
+
+    Rows without edges, within a prefix, or of a beam with fewer than two open places are left as they are.
+    """
+    assert rows.inputs is not None and rows.beam_score is not None
+    inputs = SelectInputs(*rows.inputs())
+    places = inputs.width - (inputs.offset.diff() - rows.offset.diff())  # [A], less the held ones
+    room, num_rows, vocab_size = rows.beam_score.shape[1], *log_probs.shape
+    eos = list(rows.eos_ids)
+    of_eos = log_probs[:, eos]
+    log_probs[:, eos] = -INF
+    token, parent, has_nan = _candidates(log_probs, rows, places, edges, room)
+    row = (rows.offset[:-1, None] + parent).clamp(max=num_rows - 1).long()
+    index = row * vocab_size + token.clamp(min=0)
+    gain = log_probs.view(-1)[index].masked_fill(token < 0, -INF)
+    score = rows.score[row] + gain
+    missing = edges.behind(row, token)
+    order = _order(token, -gain, parent, -score, missing)
+    is_kept = (
+        _rank_in_rounds(missing.gather(1, order), score.gather(1, order) > -INF) < places[:, None]
+    )
+    kept = torch.where(is_kept, index.gather(1, order), num_rows * vocab_size)
+    is_dropped = torch.ones(num_rows * vocab_size + 1, dtype=torch.bool, device=row.device)
+    is_dropped[kept] = False
+    is_divided = (places > 1) & ~has_nan
+    source = torch.searchsorted(
+        rows.offset[1:], torch.arange(num_rows, device=row.device), right=True
+    )
+    is_divided = is_divided[source.clamp(max=len(places) - 1)]
+    is_divided &= (edges.token >= 0).any(1) & (rows.num_generated >= 0)
+    is_dropped = is_dropped[:-1].view(num_rows, vocab_size) & is_divided[:, None]
+    log_probs.masked_fill_(is_dropped, -INF)
+    log_probs[:, eos] = of_eos
+    return log_probs
+
+
+def _candidates(
+    log_probs: Tensor, rows: Rows, places: Tensor, edges: Edges, room: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens and parents [A, n] of continuations that compete, each once, and beams with a NaN [A].
+
+    A token of -1 is none. They are the best of all rows, the best of each row, and all that are nearer to
+    the end of what is missing.
+    """
+    options = SelectOptions(capacity=room, normalise=False)
+    select = resolve("auto", log_probs.device).select
+    best = select(log_probs, rows.score, rows.offset, places.clamp(min=0), options)
+    parent = torch.arange(room, dtype=INT, device=log_probs.device)
+    row = rows.offset[:-1, None] + parent  # [A, K]
+    is_row = row < rows.offset[1:, None]
+    row = torch.where(is_row, row, 0).long()
+    nearer = torch.where(edges.missing < edges.before[:, None], edges.token, -1)  # [R, M]
+    first = log_probs.argmax(1, keepdim=True).to(INT)
+    first = first.masked_fill((nearer == first).any(1, keepdim=True), -1)
+    own = torch.cat((nearer, first), 1)[row].masked_fill(~is_row[..., None], -1)  # [A, K, M + 1]
+    token, parent = own.flatten(1), parent.repeat_interleave(own.shape[2]).expand(len(row), -1)
+    is_best = (token[..., None] == best.token[:, None]) & (
+        parent[..., None] == best.parent[:, None]
+    )
+    token = token.masked_fill(is_best.any(-1), -1)
+    tokens, parents = torch.cat((best.token, token), 1), torch.cat((best.parent, parent), 1)
+    return tokens, parents.clamp(min=0), best.has_nan
+
+
+def _order(*keys: Tensor) -> Tensor:
+    """Return the order [A, n] by the last key, ties by the one before, and so on; each ascends."""
+    order = torch.arange(keys[0].shape[1], device=keys[0].device).expand(keys[0].shape)
+    for key in keys:
+        order = order.gather(1, key.gather(1, order).sort(stable=True).indices)
+    return order
+
+
+def _rank_in_rounds(bank: Tensor, is_there: Tensor) -> Tensor:
+    """Return the rank [A, n] of sorted candidates: the first of each bank, then the second of each, …
+
+    Banks ascend; the best of a bank stands first in it, and what is not there, last.
+    """
+    place = torch.arange(bank.shape[1], device=bank.device).expand(bank.shape)
+    is_first = torch.ones_like(is_there)
+    is_first[:, 1:] = bank[:, 1:] != bank[:, :-1]
+    turn = place - torch.where(is_first, place, 0).cummax(1).values
+    turn = turn.masked_fill(~is_there, bank.shape[1])
+    order = turn.sort(stable=True).indices
+    rank = torch.empty_like(order).scatter_(1, order, place)
+    return rank.masked_fill(~is_there, bank.shape[1])
+
+
+def must_contain(
+    phrases: Iterable[Iterable[int]] = (),
+    *,
+    allocates: bool = True,
+    stage: Stage = "log_probs",
+) -> MustContain:
+    """Let every output contain each of these phrases, in any order, with beams kept for those that have some.
+
+    An output is valid if each phrase stands in it at least as often as in the list. Occurrences may overlap,
+    one may lie in another, and the tokens of a forced prefix count. EOS has -inf until all phrases are
+    there. So has a token behind which what is missing and EOS fit into `max_length` no more. Scores are the
+    model's otherwise. With a beam as wide as the language, the n best hypotheses are the best valid outputs.
+
+    Phrases are seldom what the model would say next, so a narrow beam would put them off until `max_length`
+    forces them. Therefore the places of a beam are allocated: K are its places, less those of held
+    hypotheses, and the bank of a continuation is the number of tokens that are missing behind it, the fewest
+    that complete all phrases. In each step these continuations compete: the best K of all rows, the best of
+    each row, and all behind which fewer tokens are missing than before. First the best of each bank gets a
+    place, from the fewest missing tokens on, then the second best of each, until all places are taken. What
+    gets none has -inf. Pruning and the finishing rule see the rest. EOS neither takes nor needs a place.
+
+    Where there is one open place there is nothing to allocate, and so in searches that sample or guess: there
+    phrases come when the model says them, or at the last moment.
+
+    Per request: the phrases. An algorithm with `must_contain()`, which asks for nothing, leaves them to its
+    requests. Put it last: it compares rows by the log-probabilities that it is given.
+
+    Args:
+        phrases: lists of token ids without EOS, none of them empty. A tokenizer may spell a word in two ways,
+            at the beginning of a text and within one.
+        allocates: False: the rule about outputs alone.
+        stage: "logits" only with ``allocates=False``; see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: they are no lists of token ids, one is empty, or there are too many: the
+            automaton of n different phrases has more than ``2**n`` states. With a decoder: a phrase holds
+            EOS, or an id that the model lacks. With a request: phrases do not fit into `max_length`.
+
+    See Post and Vilar 2018; Hu et al. 2019.
+    """
+    checked = lists_of_ids("phrases", phrases)
+    if not all(checked):
+        raise ValueError("`phrases` must not hold an empty one; leave it out")
+    automaton = phrases_automaton(checked) if checked else ANYTHING
+    return MustContain(automaton, stage, checked, allocates)
