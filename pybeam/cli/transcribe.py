@@ -89,6 +89,9 @@ def transcribe(**values: Any) -> int:
     `file ||| transcription ||| score`, files counted from 0, or as JSON. Whisper models then need --language
     and take 30 seconds at most. Without --format, --output-dir writes such lines in parts.
 
+    With --live, sound is taken from stdin while it comes, and each segment is written when somebody has
+    paused for half a second, or has spoken for 30 seconds. It may go on for ever: memory does not grow.
+
     \b
     Examples:
       pybeam transcribe --model spoken-numbers-en digits.wav
@@ -98,6 +101,8 @@ def transcribe(**values: Any) -> int:
       pybeam transcribe --model whisper-tiny --timestamps word --format json - < talk.ogg
       pybeam transcribe --model whisper-tiny --vad --windows batched talk.mp3
       pybeam transcribe --model whisper-tiny --language de --task translate a.wav
+      arecord -f S16_LE -r 16000 -t wav | pybeam transcribe --model whisper-tiny --live wav -
+      ffmpeg -i URL -f s16le -ac 1 -ar 16000 - | pybeam transcribe --model whisper-tiny --live s16le -
       pybeam transcribe --model DIR --input recordings --output-dir OUT
       ls *.wav | pybeam transcribe --model DIR --output out.txt
       pybeam transcribe --model DIR --recipe fireredasr --width 3 --temperature 1.25 \\
@@ -118,7 +123,8 @@ def transcribe(**values: Any) -> int:
     if not values["names"] and len(values["input_paths"]) == 1:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
-        values["names"] = _with_stdin(values["names"], stack)
+        if whisper.live is None:
+            values["names"] = _with_stdin(values["names"], stack)
         values["model_dirs"] = model_folders(values["model_dirs"], values["revision"])
         values["revision"] = None
         reason = _needs_hypotheses(values, whisper)
@@ -159,6 +165,10 @@ def _transcripts(values: dict[str, Any], whisper: WhisperOptions, speech: Speech
     reason = "is for --output-dir without --format, which writes parts"
     refuse(replace(run.corpus, output_dir=None), None, reason)
     refuse(run.cluster, None, reason)
+    if whisper.live is not None:
+        from pybeam.cli.live import LiveTranscript
+
+        return LiveTranscript(run, whisper).execute(speech.language, speech.task)
     names = run.files.names or _listed(run.files.input_paths)
     return Transcripts(run, names, whisper).execute(speech.language, speech.task)
 

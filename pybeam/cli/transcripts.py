@@ -23,6 +23,7 @@ from pybeam.cli.transcript_files import FolderWriter, LineWriter, stem_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pybeam.cli.loading import Setup
     from pybeam.speech.sound import SoundFile
     from pybeam.speech.voice_activity import VoiceActivity
     from pybeam.speech.whisper import Progress, Recording, Transcriber, TranscriptionOptions
@@ -48,7 +49,7 @@ class Transcripts:
         most = self.run.setup.algorithm.max_length
         options = self.whisper.transcription(language, task, most)
         rules = self.whisper.speech_rules()
-        transcriber = self._transcriber(options)
+        transcriber = load_transcriber(self.run.setup, options)
         with as_failures(), contextlib.ExitStack() as stack:
             activity = None
             if rules is not None:
@@ -77,7 +78,7 @@ class Transcripts:
             self._check_names()
         elif len(forms) > 1:
             raise click.UsageError("several --format need --output-dir, where each has a file")
-        elif forms and forms[0] in ("srt", "vtt", "tsv") and len(self.names) > 1:
+        elif forms and forms[0] in ("srt", "vtt", "tsv", "jsonl") and len(self.names) > 1:
             raise click.UsageError(
                 f"--format {forms[0]} of several recordings needs --output-dir, where each has a file"
             )
@@ -91,22 +92,6 @@ class Transcripts:
                     "them; transcribe them into folders of their own"
                 )
 
-    def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
-        from pybeam.speech.whisper import Transcriber
-
-        setup = self.run.setup
-        algorithm = setup.build_transcript_search(setup.load_tokenizer())
-        model = setup.load_model()
-        with as_failures():
-            return Transcriber(
-                model,
-                setup.first_dir,
-                options,
-                algorithm=algorithm,
-                schedule=setup.schedule,
-                backend=setup.device.backend,
-            )
-
     @contextlib.contextmanager
     def _writer(self) -> Iterator[FolderWriter | LineWriter]:
         forms, output_dir = self.whisper.forms, self.run.corpus.output_dir
@@ -117,6 +102,23 @@ class Transcripts:
             return
         with open_output(self.run.files.output_path) as file:
             yield LineWriter(OrderedWriter(file.fileno()), forms[0] if forms else None)
+
+
+def load_transcriber(setup: Setup, options: TranscriptionOptions) -> Transcriber:
+    """Load a Whisper model with the search that the command line asks for."""
+    from pybeam.speech.whisper import Transcriber
+
+    algorithm = setup.build_transcript_search(setup.load_tokenizer())
+    model = setup.load_model()
+    with as_failures():
+        return Transcriber(
+            model,
+            setup.first_dir,
+            options,
+            algorithm=algorithm,
+            schedule=setup.schedule,
+            backend=setup.device.backend,
+        )
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import wave
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 import torch
@@ -12,13 +13,46 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError, whole
 from pybeam.speech.containers import RATES
-from pybeam.speech.sound import INSTALL
+from pybeam.speech.sound import INSTALL, NOT_WAV
 
 Encoding = Literal["s16le", "f32le", "mulaw", "alaw"]
 # what a number of each encoding is, as it stands in the bytes
 TYPES = {"s16le": "<i2", "f32le": "<f4", "mulaw": "u1", "alaw": "u1"}
 # blocks of a second that the resampler is given, whatever the chunks
 BLOCKS_PER_SECOND = 50
+# and of a WAV file that comes, so that nobody waits long for the rest of one
+READS_PER_SECOND = 10
+
+
+def wav_chunks(file: BinaryIO, name: str) -> tuple[int, Iterator[np.ndarray]]:
+    """Read a WAV file while it comes, as from a pipe.
+
+    Args:
+        file: 16-bit PCM of any channels, which are mixed down. Its header may claim any length.
+        name: of the file, for errors.
+
+    Returns:
+        The rate in Hz, and chunks of samples [n] float32.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    try:
+        sound = wave.open(file, "rb")
+    except NOT_WAV as error:
+        problem = str(error) or "it ends too early"
+        raise ValueError(f"{name} must be a WAV file with PCM samples: {problem}") from error
+    rate, num_channels, width = sound.getframerate(), sound.getnchannels(), sound.getsampwidth()
+    if width != 2:
+        raise ValueError(f"{name} must have 16 bits per sample, but has {8 * width}")
+
+    def chunks() -> Iterator[np.ndarray]:
+        while content := sound.readframes(max(1, rate // READS_PER_SECOND)):
+            whole = content[: len(content) // (2 * num_channels) * 2 * num_channels]
+            samples = _floats(np.frombuffer(whole, "<i2"))
+            yield samples.reshape(-1, num_channels).mean(1)
+
+    return rate, chunks()
 
 
 class Blocks:

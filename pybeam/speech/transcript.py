@@ -108,7 +108,7 @@ def format_transcript(transcript: Transcript, form: str) -> str:
         transcript: what was said.
         form: "txt": the texts. "srt" or "vtt": subtitles. "tsv": start and end in milliseconds, and the text,
             under a line of names. "json": one object with ``text``, ``language``, ``duration`` and
-            ``segments``, whose fields have openai-whisper's names.
+            ``segments``, whose fields have openai-whisper's names. "jsonl": each segment of these as a line.
 
     Raises:
         ValueError: there is no such form.
@@ -140,18 +140,20 @@ class TranscriptWriter:
         if self._form == "json":
             return ""
         title = HEADS.get(self._form, "") if segments and not self._num_segments else ""
+        first = self._num_segments
         self._num_segments += len(segments)
-        return title + "".join(map(self._text, segments))
+        return title + "".join(self._text(first + i, one) for i, one in enumerate(segments))
 
     def end(self, transcript: Transcript) -> str:
         """Return what is left of the whole `transcript`."""
         if self._form == "json":
             return _json(transcript)
-        if not transcript.segments:
-            return HEADS.get(self._form, "")
-        return self.more(transcript.segments[self._num_segments :])
+        title = "" if self._num_segments else HEADS.get(self._form, "")
+        return self.more(transcript.segments[self._num_segments :]) or title
 
-    def _text(self, segment: Segment) -> str:
+    def _text(self, number: int, segment: Segment) -> str:
+        if self._form == "jsonl":
+            return _json_line(_fields(number, segment))
         if self._form == "txt":
             return f"{_line(segment.text)}\n"
         if self._form == "tsv":
@@ -178,10 +180,14 @@ def _json(transcript: Transcript) -> str:
         "duration": transcript.duration,
         "segments": [_fields(i, one) for i, one in enumerate(transcript.segments)],
     }
+    return _json_line(content)
+
+
+def _json_line(content: dict[str, Any]) -> str:
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
-FORMATS = ("txt", "srt", "vtt", "tsv", "json")
+FORMATS = ("txt", "srt", "vtt", "tsv", "json", "jsonl")
 # what stands above all segments
 HEADS = {"vtt": "WEBVTT\n\n", "tsv": "start\tend\ttext\n"}
 

@@ -80,12 +80,15 @@ def test_nothing_was_said():
         "vtt": "WEBVTT\n\n",
         "tsv": "start\tend\ttext\n",
         "json": "",
+        "jsonl": "",
     }
     assert json.loads(found["json"])["segments"] == []
 
 
 def test_other_forms_are_refused():
-    with pytest.raises(ValueError, match="`form` must be one of txt, srt, vtt, tsv, json, but is"):
+    with pytest.raises(
+        ValueError, match="`form` must be one of txt, srt, vtt, tsv, json, jsonl, but is"
+    ):
         format_transcript(TRANSCRIPT, "doc")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # seconds of a window, and of the pauses at which `--windows batched` cuts; both as faster-whisper has them
 WINDOW, WINDOW_PAUSE = 30.0, 0.16
+VAD = ("vad_threshold", "vad_min_silence", "vad_padding", "vad_max_speech")
 
 
 def _temperatures(text: str) -> tuple[float, ...]:
@@ -65,6 +66,11 @@ class WhisperOptions:
         vad_threshold: With --vad: speech begins at this probability.
         vad_min_silence: With --vad: a shorter pause does not end a stretch of speech.
         vad_padding: With --vad: kept before and behind each stretch of speech.
+        vad_max_speech: With --vad: a longer stretch of speech is cut, at a short pause if there is one.
+        live: Take the sound on stdin as it comes, and write segments as they settle. The sound is WAV, or raw
+            samples of one channel: 16-bit (s16le), floats (f32le), or G.711 (mulaw, alaw). A segment settles
+            when somebody has paused; the options of --vad say what a pause is.
+        rate: With --live and raw samples: so many come in a second.
         initial_prompt: Text that the first window sees as if it had been said before, such as names.
         first_words: Text with which the first window's text begins. That window sees no --hotwords.
         hallucination_silence: With --timestamps word: skip text that looks invented between longer pauses
@@ -82,7 +88,7 @@ class WhisperOptions:
             its text does not pass --log-prob-threshold.
     """
 
-    forms: tuple[Literal["txt", "srt", "vtt", "tsv", "json"], ...] = option(
+    forms: tuple[Literal["txt", "srt", "vtt", "tsv", "json", "jsonl"], ...] = option(
         default=(), flag="--format", is_common=True
     )
     timestamps: Literal["none", "segment", "word"] | None = option(shows="segment", is_common=True)
@@ -90,9 +96,14 @@ class WhisperOptions:
     has_vad: bool = option(default=False, flag="--vad", is_common=True)
     vad_threshold: Probability | None = option("P", shows="0.5")
     vad_min_silence: NotNegative | None = option(
-        "SECONDS", shows=f"2, or {WINDOW_PAUSE} with --windows batched"
+        "SECONDS", shows=f"2, or {WINDOW_PAUSE} with --windows batched, or 0.5 with --live"
     )
-    vad_padding: NotNegative | None = option("SECONDS", shows="0.4")
+    vad_padding: NotNegative | None = option("SECONDS", shows="0.4, or 0.25 with --live")
+    vad_max_speech: Positive | None = option(
+        "SECONDS", shows=f"{WINDOW:g} with --windows batched or --live"
+    )
+    live: Literal["wav", "s16le", "f32le", "mulaw", "alaw"] | None = option(is_common=True)
+    rate: Count | None = option("HZ", shows="16000", is_common=True)
     initial_prompt: str | None = option("TEXT")
     first_words: str | None = option("TEXT")
     hallucination_silence: Positive | None = option("SECONDS", shows="off")
@@ -109,8 +120,12 @@ class WhisperOptions:
             raise click.UsageError("--hallucination-silence needs --timestamps word")
         if self.windows == "batched":
             refuse(self, ("first_words", "hallucination_silence"), "needs --windows sequential")
-        if not self.has_vad:
-            refuse(self, ("vad_threshold", "vad_min_silence", "vad_padding"), "needs --vad")
+        if not self.has_vad and self.live is None:
+            refuse(self, VAD, "needs --vad")
+        if self.live is not None:
+            refuse(self, ("first_words",), "is for recordings; --live takes --initial-prompt")
+        if self.live in (None, "wav"):
+            refuse(self, ("rate",), "needs --live with raw samples, such as --live s16le")
 
     def transcription(
         self, language: str | None, task: str | None, max_new_tokens: int | None
@@ -140,20 +155,20 @@ class WhisperOptions:
 
     def speech_rules(self) -> SpeechRules | None:
         """Return how stretches of speech are found; None: all is speech. Raises UsageError if wrong."""
+        from pybeam.speech.utterances import LIVE_RULES
         from pybeam.speech.voice_activity import SpeechRules
 
-        if not self.has_vad:
+        if not self.has_vad and self.live is None:
             return None
-        asked: dict[str, Any] = {
-            "threshold": self.vad_threshold,
-            "min_silence": self.vad_min_silence,
-            "padding": self.vad_padding,
-        }
-        asked = {name: value for name, value in asked.items() if value is not None}
-        if self.windows == "batched":
-            asked = {"max_speech": WINDOW, "min_silence": WINDOW_PAUSE} | asked
-        with as_usage_errors("--vad"):
-            return SpeechRules(**asked)
+        asked = {name.removeprefix("vad_"): value for name, value in given(self, VAD).items()}
+        if self.live is not None:
+            plain = LIVE_RULES
+        elif self.windows == "batched":
+            plain = SpeechRules(max_speech=WINDOW, min_silence=WINDOW_PAUSE)
+        else:
+            plain = SpeechRules()
+        with as_usage_errors("--vad" if self.live is None else "--live"):
+            return replace(plain, **asked)
 
 
 WHISPER = section("Transcripts of Whisper models, for recordings of any length", WhisperOptions)
