@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import lru_cache
 from importlib import import_module
 from itertools import count
@@ -32,14 +33,22 @@ class GrammarError(ValueError):
     """A grammar is wrong, too large, or too complex to be followed."""
 
 
+class Part(IntEnum):
+    """Where an output is in its text."""
+
+    INSIDE = 0
+    START = 1
+    SKIPPED = 2  # at the start still, behind a token that adds nothing there
+
+
 class State(NamedTuple):
     """Where an output is in a grammar."""
 
     matcher: Any  # None: nothing valid begins so
-    begins: bool  # whether no token has added to the text
+    part: Part
 
 
-NOWHERE = State(None, False)
+NOWHERE = State(None, Part.INSIDE)
 
 
 class Grammar:
@@ -88,22 +97,23 @@ class Grammar:
 
     def start(self) -> State:
         """Return where outputs begin."""
-        return State(self._start.deep_copy(), True)
+        return State(self._start.deep_copy(), Part.START)
 
     def step(self, state: State, token: int) -> State:
         """Return where a token leads. Raises GrammarError if the grammar becomes too complex there."""
-        if state.matcher is None:
+        matcher, part = state
+        words = self._words.opening if part else self._words.inner
+        word = words[token] if token < len(words) else NO_WORD
+        if matcher is None or word == NO_WORD:
             return NOWHERE
-        word = self._words.word(token, begins=state.begins)
-        if word == NO_WORD:
-            return NOWHERE
-        matcher = state.matcher.deep_copy()
+        own = matcher.deep_copy()
         if word == EMPTY:
-            return State(matcher, self._words.skips)
-        if matcher.consume_token(word):
-            return State(matcher, False)
-        if state.matcher.validate_tokens([word]):
-            raise self._given_up(matcher)
+            behind = Part.SKIPPED if self._words.skips else Part.INSIDE
+            return State(own, behind) if part == Part.START else NOWHERE
+        if own.consume_token(word):
+            return State(own, Part.INSIDE)
+        if matcher.validate_tokens([word]):
+            raise self._given_up(own)
         return NOWHERE
 
     def walk(self, tokens: Sequence[int]) -> State:
@@ -127,7 +137,7 @@ class Grammar:
         if pairs:
             threads = _threads(os.getpid(), torch.get_num_threads())
             threads.unsafe_compute_mask_ptr(pairs, found.ctypes.data, words.num_bytes, len(found))
-        masks = words.masks(found, np.array([state.begins for state in states]))
+        masks = words.masks(found, np.array([state.part for state in states]))
         # llguidance would end an output where it gives up
         for place in np.flatnonzero(~masks.allowed.any(1)).tolist():
             if states[place].matcher is not None and states[place].matcher.is_error():
@@ -164,25 +174,19 @@ class _Words(NamedTuple):
         """Bytes of a mask: llguidance's has whole words of 32 bits."""
         return 4 * (self.end // 32 + 1)
 
-    def word(self, token: int, *, begins: bool) -> int:
-        """Return the word of a token, `EMPTY`, or `NO_WORD`."""
-        known = self.opening if begins else self.inner
-        return known[token] if token < len(known) else NO_WORD
-
-    def masks(self, found: np.ndarray, begins: np.ndarray) -> Masks:
-        """Make masks of ids of masks of words [n, num_bytes]; `begins` [n] bool as in `State`."""
+    def masks(self, found: np.ndarray, part: np.ndarray) -> Masks:
+        """Make masks of ids of masks of words [n, num_bytes]; `part` [n] as in `State`."""
         num = len(self.inner)
         may_end = (found[:, self.end // 8] >> (self.end % 8) & 1).astype(bool)
         allowed = found[:, : -(-num // 8)].copy()
-        if begins.any():
+        begins = np.flatnonzero(part)
+        if len(begins):
             bits = np.unpackbits(found[begins], axis=1, bitorder="little")
-            # what is empty may always follow, what has no word never
             bits = np.pad(bits, ((0, 0), (0, 2)))
-            bits[:, EMPTY] = 1
             bits[:, NO_WORD] = 0
-            is_valid = found[begins].any(1, keepdims=True)
-            bits = bits[:, self.opening_bit] & is_valid
-            allowed[begins] = np.packbits(bits, axis=1, bitorder="little")
+            # one token may add nothing: with any number, search would find many spellings of one text
+            bits[:, EMPTY] = part[begins] == Part.START
+            allowed[begins] = np.packbits(bits[:, self.opening_bit], axis=1, bitorder="little")
         # words behind the ids have bits of their own
         if num % 8:
             allowed[:, -1] &= (1 << num % 8) - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -27,8 +27,8 @@ AS_PYTHON_WRITES = {"whitespace_flexible": False, "item_separator": ", ", "key_s
 NO_GRAMMAR = 0
 # rows whose limits are in a CPU's caches at once
 ROWS_AT_ONCE = 16
-TOKEN_BYTES = 4
-
+# the most that eight tokens may have, for each byte of a mask: [256, 8] float32
+LIMITS = np.where(np.arange(256)[:, None] >> np.arange(8) & 1, INF, -INF).astype(np.float32)
 # those that some request has, by their number
 _GRAMMARS: WeakValueDictionary[int, Grammar] = WeakValueDictionary()
 
@@ -87,14 +87,12 @@ class GrammarConstraint(Processor):
 
 
 class Tracker:
-    """The states of the rows of one decode. Each follows from the state of the row that it goes on from.
-
-    A slot keeps the states of its last rows. One that is not there, because others had the slot meanwhile, is
-    found anew from the row's tokens.
-    """
+    """The states of the rows of one decode. Each follows from the state of the row that it goes on from."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}  # by slot
+        # by slot and node: those of a slot's last rows, and of the rows before them, from which a step that
+        # is done again goes on
+        self._kept: dict[int, dict[int, State]] = {}
 
     def masks(self, rows: Rows, number: Tensor, vocab_size: int) -> np.ndarray | None:
         """Return a bit for every token of each row, [R, W] uint8; None: everything is allowed.
@@ -120,8 +118,9 @@ class Tracker:
             # the model may have more tokens than the tokenizer, or fewer
             num = min(allowed.shape[1], masks.shape[1])
             own = np.zeros((len(place), masks.shape[1]), dtype=np.uint8)
+            own[:, :num] = allowed[:, :num]
             # where one token alone is left, it must end the output
-            own[:, :num] = np.where(is_last[place, None], 0, allowed[:, :num])
+            own[is_last[place]] = 0
             for eos_id in rows.eos_ids:
                 byte, bit = divmod(eos_id, 8)
                 own[:, byte] = own[:, byte] & ~np.uint8(1 << bit) | may_end.astype(np.uint8) << bit
@@ -130,66 +129,50 @@ class Tracker:
 
     def _advance(self, rows: Rows, numbers: Sequence[int]) -> list[State]:
         """Find the state of each row that has a grammar, and keep these in place of their slots' others."""
-        history = rows.history.cpu().numpy()
-        raw, width = history.tobytes(), history.shape[1] * TOKEN_BYTES
-        end = (rows.position + 1).tolist()
-        begin = (rows.position + 1 - rows.num_generated).tolist()
-        states, kept = [NOWHERE] * len(numbers), dict[int, _Kept]()
-        for row, (slot, number) in enumerate(zip(rows.row_slot.tolist(), numbers, strict=True)):
+        tree, row_slot = rows.tree, rows.row_slot.long()
+        parents = tree.parent[row_slot, rows.node.long()].tolist()
+        generated, nodes = rows.num_generated.tolist(), rows.node.tolist()
+        tokens, offset = rows.token.tolist(), rows.offset.tolist()
+        states, moved = [NOWHERE] * len(numbers), dict[int, dict[int, State]]()
+        for slot, first, last in zip(rows.slot.tolist(), offset[:-1], offset[1:], strict=True):
+            number = max(numbers[first:last], default=NO_GRAMMAR)
             if number == NO_GRAMMAR:
                 continue
-            own = kept.get(slot)
-            if own is None:
-                before = self._kept.get(slot)
-                known = {} if before is None or before.number != number else before.states
-                own = kept[slot] = _Kept(number, known, {})
-            line = row * width
-            path = raw[line + TOKEN_BYTES * begin[row] : line + TOKEN_BYTES * end[row]]
-            states[row] = own.states[path] = own.state(path)
-        waiting = self._kept.keys() - kept.keys()
-        num_nodes = rows.tree.num_nodes.tolist() if waiting else []
+            grammar, before = _GRAMMARS[number], self._kept.get(slot, {})
+            own = moved[slot] = {}
+            for row in range(first, last):
+                parent = parents[row]
+                if generated[row] < 0:
+                    # guesses may begin within a prefix
+                    continue
+                if generated[row] == 0:
+                    state = grammar.start()
+                else:
+                    # a guess goes on from a row of its own step
+                    known = own if parent in own else before
+                    state = grammar.step(known[parent], tokens[row])
+                    own[parent] = known[parent]
+                own[nodes[row]] = states[row] = state
+        waiting = self._kept.keys() - moved.keys()
+        num_nodes = tree.num_nodes.tolist() if waiting else []
         # those of slots that are empty are of nobody
-        self._kept = {slot: self._kept[slot] for slot in waiting if num_nodes[slot]}
-        self._kept |= {slot: own._replace(before={}) for slot, own in kept.items()}
+        self._kept = {slot: self._kept[slot] for slot in waiting if num_nodes[slot]} | moved
         return states
-
-
-class _Kept(NamedTuple):
-    """States of the rows of a slot, by their tokens behind the prefix."""
-
-    number: int  # of their grammar
-    before: dict[bytes, State]  # those of the step before
-    states: dict[bytes, State]
-
-    def state(self, path: bytes) -> State:
-        """Return the state of a row."""
-        for known in (self.states, self.before):
-            if path in known:
-                return known[path]
-        grammar, parent = _GRAMMARS[self.number], path[:-TOKEN_BYTES]
-        for known in (self.states, self.before):
-            if path and parent in known:
-                return grammar.step(
-                    known[parent], *np.frombuffer(path[-TOKEN_BYTES:], np.int32).tolist()
-                )
-        return grammar.walk(np.frombuffer(path, dtype=np.int32).tolist())
 
 
 def _limited(logits: Tensor, masks: np.ndarray) -> Tensor:
     """Write -inf where a mask [R, W] has no bit."""
-    device, num = logits.device, ROWS_AT_ONCE if logits.device.type == "cpu" else len(masks)
-    limits, found = _limits(device), to_device(masks, torch.uint8, device)
-    for rows, own in zip(logits.split(num), found.split(num), strict=True):
-        limit = limits.index_select(0, own.flatten().int()).view(len(own), -1)
-        torch.minimum(rows, limit[:, : rows.shape[1]], out=rows)
+    if logits.device.type != "cpu":
+        limits = torch.from_numpy(LIMITS).to(logits.device)
+        found = to_device(masks, torch.uint8, logits.device).flatten().int()
+        limit = limits.index_select(0, found).view(len(masks), -1)[:, : logits.shape[1]]
+        return torch.minimum(logits, limit, out=logits)
+    array = logits.numpy()
+    for first in range(0, len(masks), ROWS_AT_ONCE):
+        rows = array[first : first + ROWS_AT_ONCE]
+        limit = LIMITS.take(masks[first : first + ROWS_AT_ONCE], axis=0).reshape(len(rows), -1)
+        np.minimum(rows, limit[:, : rows.shape[1]], out=rows)
     return logits
-
-
-@lru_cache
-def _limits(device: torch.device) -> Tensor:
-    """Return the most that eight tokens may have, for each byte of a mask: [256, 8] float32."""
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return torch.tensor(np.where(bits, INF, -INF), dtype=torch.float32, device=device)
 
 
 def grammar(text: str | None, tokenizer: Any, *, stage: Stage = "log_probs") -> GrammarConstraint:
