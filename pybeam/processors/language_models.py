@@ -205,7 +205,7 @@ class Endings:
         order = np.argsort(hashes)
         if (np.diff(hashes[order]) == 0).any():
             raise ValueError("two words of the language model have one hash; leave one of them out")
-        numbers = np.array(list(known.values()), dtype=np.int32)
+        by_hash = np.array(list(known.values()), dtype=np.int32)[order]
         arrays = (
             np.array(group, dtype=np.int32).reshape(2, -1),
             # how a token goes on with a word: hash * factor + addend
@@ -215,7 +215,7 @@ class Endings:
             np.array([_hash(head) for head, _ in groups], dtype=np.int64),
             inner,
             hashes[order],
-            numbers[order],
+            by_hash,
         )
         self.tensors = tuple(torch.from_numpy(array) for array in arrays)
 
