@@ -32,6 +32,8 @@ NO_PAIRS = Automaton.build(
     other=[0, -1, -1],
     other_weight=[0.0, 0.75, 0.75],
 )
+# texts of tokens, of which some spell the same
+LETTERS = spelt(None, None, None, "a", None, "b", "ab", None, "c", "é", "bc")
 # words of a language model as tokens, and tokens that go on with words, end some, or are no text
 NAMES = spelt(None, None, None, "the", None, "old", "king", None, "reads", "é")
 SPELLINGS = spelt(None, None, None, " the", "é", "re", "ads", None, " ", "king ", " old\nk")

@@ -213,6 +213,7 @@ EXCLUSIONS = (
             "allowed_sequences",
             "constraint",
             "must_contain",
+            "regex",
             *ITEMS,
             *GRAMMARS,
             "language_model",
