@@ -12,10 +12,12 @@ ROOT = 0
 MAX_EDGES = 1 << 22
 
 Phrase = tuple[int, ...]
+# the spellings of a phrase, any of which will do
+Spellings = tuple[Phrase, ...]
 
 
-def phrases_automaton(phrases: Sequence[Phrase]) -> Automaton:
-    """Build the automaton of all outputs in which each phrase stands at least as often as in the list.
+def phrases_automaton(phrases: Sequence[Spellings]) -> Automaton:
+    """Build the automaton of all outputs in which each phrase ends at least as often as it is in the list.
 
     Occurrences may overlap, and one may lie in another: the tokens 1 2 3 contain both [1, 2] and [2, 3]. A
     state is a node of Aho and Corasick's trie (1975), which is the longest end of the output that a phrase
@@ -24,7 +26,8 @@ def phrases_automaton(phrases: Sequence[Phrase]) -> Automaton:
     are followed here, because an automaton that has some may end everywhere.
 
     Args:
-        phrases: lists of tokens, none of them empty. The same one may stand in the list several times.
+        phrases: the spellings of each, lists of tokens, none of them empty. The same phrase may stand in the
+            list several times.
 
     Raises:
         ValueError: there would be more than 4,194,304 edges. n phrases of T tokens in all, each another one,
@@ -62,11 +65,12 @@ def phrases_automaton(phrases: Sequence[Phrase]) -> Automaton:
     )
 
 
-def _trie_of(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[list[int]]]:
+def _trie_of(phrases: Sequence[Spellings]) -> tuple[list[dict[int, int]], list[list[int]]]:
     """Return, by node, where tokens lead other than to the root, and the phrases that end there."""
-    longest = max(map(len, phrases), default=0)
+    spellings = sorted({one for phrase in phrases for one in phrase})
+    longest = max(map(len, spellings), default=0)
     # by depth, so that what a node fails to stands before it
-    texts = [()] + [p[:n] for n in range(1, longest + 1) for p in phrases if len(p) >= n]
+    texts = [()] + [p[:n] for n in range(1, longest + 1) for p in spellings if len(p) >= n]
     node_of: dict[Phrase, int] = {text: n for n, text in enumerate(dict.fromkeys(texts))}
     children: list[dict[int, int]] = [{} for _ in node_of]
     for text, node in node_of.items():
@@ -75,12 +79,12 @@ def _trie_of(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[list
     steps: list[dict[int, int]] = []
     ends: list[list[int]] = []
     for text, node in node_of.items():
-        own = [i for i, phrase in enumerate(phrases) if phrase == text]
+        own = [i for i, phrase in enumerate(phrases) if text in phrase]
         if not text:
             steps.append(children[node])
             ends.append(own)
             continue
         failure = next(node_of[text[i:]] for i in range(1, len(text) + 1) if text[i:] in node_of)
         steps.append(steps[failure] | children[node])
-        ends.append(ends[failure] + own)
+        ends.append(sorted({*ends[failure], *own}))
     return steps, ends

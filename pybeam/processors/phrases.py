@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError, flag
-from pybeam.automata.phrases import Phrase, phrases_automaton
+from pybeam.automata.phrases import Spellings, phrases_automaton
 from pybeam.backends import resolve
 from pybeam.backends.arrays import SelectInputs
 from pybeam.backends.torch_automata import NEEDED, OTHER, TARGET, TOKEN, Automata
@@ -25,7 +25,7 @@ from pybeam.processors.constraints import Constraint
 
 @dataclass(frozen=True)
 class MustContain(Constraint):
-    phrases: tuple[Phrase, ...] = ()
+    phrases: tuple[Spellings, ...] = ()
     allocates: bool = True
     per_request: ClassVar[tuple[str, ...]] = ("automaton", "phrases", "allocates")
 
@@ -39,7 +39,7 @@ class MustContain(Constraint):
             )
 
     def check(self, model: Model) -> None:
-        tokens = [token for phrase in self.phrases for token in phrase]
+        tokens = [token for phrase in self.phrases for one in phrase for token in one]
         check_ids("phrases", tokens, model)
         held = set(tokens).intersection(model.eos_ids)
         if held:
@@ -196,7 +196,8 @@ def _rank_in_rounds(bank: Tensor, is_there: Tensor) -> Tensor:
 
 
 def must_contain(
-    phrases: Iterable[Iterable[int]] = (),
+    phrases: Iterable[str | Iterable[int] | Iterable[Iterable[int]]] = (),
+    tokenizer: Encoder | None = None,
     *,
     allocates: bool = True,
     stage: Stage = "log_probs",
@@ -223,20 +224,53 @@ def must_contain(
     requests. Put it last: it compares rows by the log-probabilities that it is given.
 
     Args:
-        phrases: lists of token ids without EOS, none of them empty. A tokenizer may spell a word in two ways,
-            at the beginning of a text and within one.
+        phrases: lists of token ids without EOS; or lists of such lists, the spellings of a phrase, any of
+            which will do and which count together; or texts. None of them is empty. A text has the spellings
+            that the tokenizer gives it at the beginning of an output and behind a space.
+        tokenizer: `pybeam.Tokenizer` or another object with its `encode_target`, for texts.
         allocates: False: the rule about outputs alone.
         stage: "logits" only with ``allocates=False``; see `pybeam.processors`.
 
     Raises:
-        TypeError, ValueError: they are no lists of token ids, one is empty, or there are too many: the
-            automaton of n different phrases has more than ``2**n`` states. With a decoder: a phrase holds
-            EOS, or an id that the model lacks. With a request: phrases do not fit into `max_length`.
+        TypeError, ValueError: they are no such lists or texts, one is empty or has tokens that the tokenizer
+            does not know, or there are too many: the automaton of n different phrases has more than ``2**n``
+            states. With a decoder: a phrase holds EOS, or an id that the model lacks. With a request: phrases
+            do not fit into `max_length`.
 
     See Post and Vilar 2018; Hu et al. 2019.
     """
-    checked = lists_of_ids("phrases", phrases)
-    if not all(checked):
-        raise ValueError("`phrases` must not hold an empty one; leave it out")
+    if isinstance(phrases, str) or not isinstance(phrases, Iterable):
+        raise TypeError(f"`phrases` must be a list of phrases, but is {phrases!r}")
+    checked = tuple(_spellings(phrase, tokenizer) for phrase in phrases)
     automaton = phrases_automaton(checked) if checked else ANYTHING
     return MustContain(automaton, stage, checked, allocates)
+
+
+class Encoder(Protocol):
+    """What phrases need of a tokenizer."""
+
+    def encode_target(self, text: str) -> list[int]:
+        """Return the target ids of a text, without tags and EOS."""
+
+
+def _spellings(phrase: Any, tokenizer: Encoder | None) -> Spellings:
+    """Return the spellings of a phrase, as `must_contain` takes it."""
+    if isinstance(phrase, str):
+        if tokenizer is None or not hasattr(tokenizer, "encode_target"):
+            raise TypeError(
+                f"`tokenizer` must be a pybeam.Tokenizer, as `phrases` hold {phrase!r}, but is {tokenizer!r}"
+            )
+        texts = (phrase, f" {phrase}") if phrase.strip() else ()
+        given = [tokenizer.encode_target(text) for text in texts]
+        if any(getattr(tokenizer, "unk_id", None) in one for one in given):
+            raise ValueError(f"`phrases` must be what the tokenizer can spell, but hold {phrase!r}")
+    elif not isinstance(phrase, Iterable):
+        raise TypeError(f"`phrases` must hold lists of token ids, but hold {phrase!r}")
+    else:
+        given = list(phrase.tolist() if isinstance(phrase, Tensor) else phrase)
+        if not any(isinstance(one, Iterable) for one in given):
+            given = [given]
+    spellings = lists_of_ids("phrases", given)
+    if not (spellings and all(spellings)):
+        raise ValueError("`phrases` must not hold an empty one; leave it out")
+    return tuple(dict.fromkeys(spellings))

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from pybeam.automata.phrases import phrases_automaton
-from support.phrases import contains_all, fewest_missing
+from support.phrases import as_spellings, contains_all, fewest_missing
 
 CASES = {
     "none": [],
-    "one": [(1, 2)],
-    "that overlap": [(1, 2), (2, 3)],
-    "twice": [(1, 1), (1, 1)],
-    "in another": [(1,), (1,), (2, 1)],
-    "in itself": [(1, 2, 1), (2, 1)],
-    "that begin alike": [(1, 2), (1, 3), (1, 2, 3)],
-    "that is periodic, twice": [(1, 2, 1), (1, 2, 1)],
+    "one": as_spellings([(1, 2)]),
+    "that overlap": as_spellings([(1, 2), (2, 3)]),
+    "twice": as_spellings([(1, 1), (1, 1)]),
+    "in another": as_spellings([(1,), (1,), (2, 1)]),
+    "in itself": as_spellings([(1, 2, 1), (2, 1)]),
+    "that begin alike": as_spellings([(1, 2), (1, 3), (1, 2, 3)]),
+    "that is periodic, twice": as_spellings([(1, 2, 1), (1, 2, 1)]),
+    "with two spellings": [((1, 2), (3,)), ((2,),)],
+    "with a spelling in the other, twice": [((1, 2), (2,)), ((1, 2), (2,))],
 }
 
 
@@ -35,7 +37,8 @@ def test_outputs_are_those_that_contain_every_phrase(phrases):
 @pytest.mark.parametrize("seed", range(4))
 def test_needed_is_the_fewest_tokens_that_are_missing(seed):
     rng = random.Random(seed)
-    phrases = [tuple(rng.choices(range(3), k=rng.randint(1, 3))) for _ in range(3)]
+    texts = [tuple(rng.choices(range(3), k=rng.randint(1, 3))) for _ in range(4)]
+    phrases = [*as_spellings(texts[:2]), tuple(texts[2:])]
     automaton = phrases_automaton(phrases)
     for _ in range(20):
         tokens = rng.choices(range(4), k=rng.randint(0, 4))
@@ -45,7 +48,7 @@ def test_needed_is_the_fewest_tokens_that_are_missing(seed):
 
 def test_states_follow_no_others():
     """Whoever is in a state knows all that matters, so it has one edge for each token that counts."""
-    automaton = phrases_automaton([(5, 6), (9, 2, 4)])
+    automaton = phrases_automaton(as_spellings([(5, 6), (9, 2, 4)]))
     # 6 nodes of the trie, and 4 sets of phrases
     assert automaton.num_states == 24
     assert automaton.max_children == 3
@@ -55,4 +58,4 @@ def test_states_follow_no_others():
 
 def test_too_many_phrases_are_refused():
     with pytest.raises(ValueError, match=r"at most 4,194,304 edges.*these 20 need .*ask for fewer"):
-        phrases_automaton([(i, i + 1) for i in range(0, 40, 2)])
+        phrases_automaton([((i, i + 1),) for i in range(0, 40, 2)])

@@ -24,6 +24,7 @@ PHRASES = {
     "that overlap": [(2, 3), (3, 2)],
     "twice": [(2, 2), (2, 2)],
     "in another": [(2,), (3, 2)],
+    "with spellings": [[(2, 4), (3,)], (5,)],
 }
 BEAMS = {
     "refill": pybeam.fixed_beam,
@@ -56,6 +57,7 @@ def test_a_wide_beam_finds_the_best_of_all_valid_outputs(phrases, kind):
         stop=pybeam.stopping.end(),
         processors=[must_contain(phrases)],
     )
+    phrases = must_contain(phrases).phrases
     for source, result in enumerate(decoded(model, search, [[3]])):
         best = valid(model, source, phrases, 4)[:20]
         assert [h.tokens for h in result.hypotheses] == [one.tokens for one in best]
@@ -69,7 +71,8 @@ def test_places_are_those_of_dynamic_beam_allocation(kind, levels):
     rng = random.Random(len(kind))
     for seed in range(3):
         model = random_model(seed, V, levels=levels, eos_bonus=1.0)
-        phrases = [tuple(rng.choices([2, 3, 4], k=rng.randint(1, 2))) for _ in range(3)]
+        texts = [tuple(rng.choices([2, 3, 4], k=rng.randint(1, 2))) for _ in range(4)]
+        phrases = [*oracle.as_spellings(texts[:2]), tuple(texts[2:])]
         width, length = rng.randint(2, 6), rng.randint(7, 9)
         search = BEAMS[kind](
             width,
@@ -111,7 +114,7 @@ def step_of(model, source, phrases, length):
 
 def test_places_that_a_narrow_beam_keeps_find_better_outputs():
     """Without allocation phrases come when `max_length` forces them."""
-    phrases, gained = [(5, 2), (4, 3, 4)], []
+    phrases, gained = oracle.as_spellings([(5, 2), (4, 3, 4)]), []
     for seed in range(3):
         model = random_model(seed, 9, eos_bonus=1.0)
         free, allocated = [
@@ -133,7 +136,7 @@ def test_places_that_a_narrow_beam_keeps_find_better_outputs():
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("prefix", [[5], [5, 2], [2, 2, 5]])
 def test_tokens_of_a_prefix_count(prefix):
-    model, phrases = random_model(2, V), [(5, 2), (2, 2)]
+    model, phrases = random_model(2, V), oracle.as_spellings([(5, 2), (2, 2)])
     search = pybeam.fixed_beam(160, n_best=5, max_length=4, processors=[must_contain(phrases)])
     [result] = decoded(model, search, [pybeam.Request([3], prefix=prefix)])
     step = ranked_log_probs(model, 0, "reference")
@@ -179,6 +182,12 @@ def test_given_outputs_without_a_phrase_are_impossible():
     ("make", "message"),
     [
         (lambda: must_contain([[]]), "must not hold an empty one"),
+        (lambda: must_contain([[[5], []]]), "must not hold an empty one"),
+        (lambda: must_contain([" "], Spelled()), "must not hold an empty one"),
+        (
+            lambda: must_contain(["x"], Spelled()),
+            "must be what the tokenizer can spell, but hold 'x'",
+        ),
         (lambda: must_contain([[5]], stage="logits"), "use allocates=False"),
         (lambda: must_contain([[5]], stage="both"), "`stage` must be 'logits' or 'log_probs'"),
         (lambda: must_contain([[5], [1]]), r"`phrases` must not hold EOS \(1\)"),
@@ -188,6 +197,28 @@ def test_given_outputs_without_a_phrase_are_impossible():
 def test_phrases_that_no_output_has_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         pybeam.Decoder(random_model(1, V), pybeam.fixed_beam(2, processors=[make()]))
+
+
+def test_texts_have_the_spellings_of_both_places():
+    made = must_contain(["a", "ba", [5]], Spelled())
+    assert made.phrases == (((2,), (4, 2)), ((3, 2), (4, 3, 2)), ((5,),))
+    assert must_contain(["a"], Spelled(begins=[4])).phrases == (((4, 2),),)
+    for wrong in ("ab", ["ab"], [5], [["a"]], 5):
+        with pytest.raises(TypeError, match=r"must (be|hold)"):
+            must_contain(wrong)
+
+
+class Spelled:
+    """A tokenizer of letters, with a token for a space, which may be spelled at the beginning, too."""
+
+    unk_id = 0
+
+    def __init__(self, begins=()):
+        self._begins = list(begins)
+
+    def encode_target(self, text):
+        text = text.strip() if self._begins else text
+        return self._begins + [{"a": 2, "b": 3, " ": 4}.get(letter, 0) for letter in text]
 
 
 def test_phrases_that_do_not_fit_are_an_error_of_their_request():
@@ -203,4 +234,4 @@ def test_stochastic_beams_sample_from_valid_outputs():
     search = pybeam.stochastic_beam(4, 3, max_length=7, processors=[must_contain([(5, 2)])])
     [result] = decoded(random_model(5, V), search, [[3]])
     assert len({tuple(h.tokens) for h in result.hypotheses}) == 4
-    assert all(oracle.contains_all(h.tokens, [(5, 2)]) for h in result.hypotheses)
+    assert all(oracle.contains_all(h.tokens, [((5, 2),)]) for h in result.hypotheses)

@@ -16,27 +16,34 @@ from support.search_models import EOS
 from support.whole_search import Entry, Line, Rules, Search
 
 Phrase = Sequence[int]
+Spellings = tuple[Phrase, ...]  # any of which will do
 
 
-def occurrences(tokens: Phrase, phrase: Phrase) -> int:
-    """How often a phrase stands in these tokens. Occurrences may overlap."""
-    tokens, phrase = tuple(tokens), tuple(phrase)
-    return sum(tokens[i : i + len(phrase)] == phrase for i in range(len(tokens)))
+def as_spellings(phrases: Sequence[Phrase]) -> list[tuple[Phrase, ...]]:
+    """Phrases that are spelled in one way."""
+    return [(tuple(phrase),) for phrase in phrases]
 
 
-def contains_all(tokens: Phrase, phrases: Sequence[Phrase]) -> bool:
+def occurrences(tokens: Phrase, phrase: Spellings) -> int:
+    """At how many places of these tokens a spelling of a phrase ends."""
+    tokens = tuple(tokens)
+    ends = range(1, len(tokens) + 1)
+    return sum(any(tokens[:i][-len(one) :] == tuple(one) for one in phrase) for i in ends)
+
+
+def contains_all(tokens: Phrase, phrases: Sequence[Spellings]) -> bool:
     """Whether every phrase stands in these tokens as often as in the list."""
     return all(occurrences(tokens, phrase) >= phrases.count(phrase) for phrase in phrases)
 
 
-def fewest_missing(tokens: Phrase, phrases: Sequence[Phrase]) -> int:
+def fewest_missing(tokens: Phrase, phrases: Sequence[Spellings]) -> int:
     """The fewest tokens behind which all phrases are there, by trying all of one, of two, …"""
-    return _fewest_missing(tuple(tokens), tuple(map(tuple, phrases)))
+    return _fewest_missing(tuple(tokens), tuple(phrases))
 
 
 @cache
-def _fewest_missing(tokens: Phrase, phrases: tuple[Phrase, ...]) -> int:
-    alphabet = sorted({token for phrase in phrases for token in phrase})
+def _fewest_missing(tokens: Phrase, phrases: tuple[Spellings, ...]) -> int:
+    alphabet = sorted({token for phrase in phrases for one in phrase for token in one})
     tried, length = [tokens], 0
     while not any(contains_all(one, phrases) for one in tried):
         tried = [(*one, token) for one in tried for token in alphabet]
@@ -45,7 +52,7 @@ def _fewest_missing(tokens: Phrase, phrases: tuple[Phrase, ...]) -> int:
 
 
 def must_contain(
-    row: list[float], tokens: list[int], forced: int, phrases: Sequence[Phrase], max_length: int
+    row: list[float], tokens: list[int], forced: int, phrases: Sequence[Spellings], max_length: int
 ) -> list[float]:
     """The row of an oracle of processors: EOS behind all phrases alone, and all of them fit in time."""
     made = tokens[1:]
@@ -61,7 +68,7 @@ def must_contain(
 class AllocatedSearch(Search):
     """A search that divides the places of its beam among banks: rows by how many tokens are missing."""
 
-    def __init__(self, step: Callable, rules: Rules, phrases: Sequence[Phrase]) -> None:
+    def __init__(self, step: Callable, rules: Rules, phrases: Sequence[Spellings]) -> None:
         super().__init__(step, rules)
         self.phrases = phrases
 
