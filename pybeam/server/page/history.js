@@ -1,4 +1,4 @@
-// What was translated here before. It is kept in this browser alone, if the reader likes.
+// The texts that were translated here before. They are kept in this browser alone, if the reader likes.
 
 import { at, button, make } from "./elements.js";
 import { codeOf, nameOf } from "./languages.js";

@@ -48,23 +48,24 @@ async function run(file, doing, work) {
     bar.setAttribute("aria-label", file.name);
     stop.setAttribute("aria-label", `Stop ${file.name}`);
     const line = make("li", { className: "actions" }, make("strong", {}, file.name), state, bar, stop);
+    const leave = () => {
+        const hadFocus = line.contains(document.activeElement);
+        line.remove();
+        if (hadFocus) at("open-file").focus();
+    };
     at("jobs").append(line);
     try {
         const done = await work(file, control.signal);
         bar.remove();
         state.replaceWith(done);
         say(`${file.name} is done.`);
+        stop.textContent = "Remove";
+        stop.setAttribute("aria-label", `Remove ${file.name} from this list`);
+        stop.onclick = leave;
     } catch (error) {
-        line.remove();
+        leave();
         complain(error, () => run(file, doing, work));
-        return;
     }
-    stop.textContent = "Remove";
-    stop.setAttribute("aria-label", `Remove ${file.name} from this list`);
-    stop.onclick = () => {
-        line.remove();
-        at("open-file").focus();
-    };
 }
 
 async function translate(file, signal) {

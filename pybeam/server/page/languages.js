@@ -122,7 +122,7 @@ export function choosePair(from, to) {
 export const presentModel = () =>
     chosenModel() ?? fitting(presentSource(), at("target-lang").value) ?? offered()[0] ?? translators[0];
 
-// What requests for this text must say of the model and the languages; null: nobody here translates.
+// Return what requests for this text must say of the model and the languages; null: nobody here translates.
 export async function choice(text, signal) {
     if (!translators.length) return null;
     const to = at("target-lang").value;

@@ -53,6 +53,7 @@ async function translate() {
     try {
         const options = { ...(await choice(text, signal)), ...efforts() };
         const next = await Passage.of(text, options, passage, signal);
+        at("translation-name").textContent = options.isWhole ? "Continuation" : "Translation";
         showPassage(next);
         await next.translate(signal, heard);
         calm();
@@ -200,7 +201,7 @@ function swap() {
     translate();
 }
 
-// What is said in a recording goes on below the text, part by part.
+// The words of a recording go on below the text, part by part.
 function write(part, isFirst) {
     const field = at("source");
     const isBehind = isFirst && field.value && !field.value.endsWith("\n");
@@ -270,6 +271,6 @@ at("first-wording").addEventListener("click", () => {
     at("copy").focus();
 });
 at("search").addEventListener("keydown", event => {
-    if (event.key === "Escape" && running) stop();
+    if (event.key === "Escape" && running && !event.defaultPrevented) stop();
 });
 start();

@@ -1,4 +1,4 @@
-// What this browser keeps between visits. It may forbid that, and may be full.
+// The browser keeps this between visits. It may forbid that, and may be full.
 
 const PREFIX = "pybeam.";
 

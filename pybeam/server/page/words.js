@@ -34,7 +34,7 @@ export function placesOf(hypothesis) {
     return found;
 }
 
-// What writes pieces of these hypotheses as a text. One that begins within a word has dots before it.
+// Return what writes pieces of these hypotheses as a text. One that begins within a word has dots before it.
 export function speller(hypotheses) {
     const isMarked = hypotheses.some(one => one.pieces.some(piece => BEGIN.test(piece)));
     // without such marks, pieces are words, or say that the word goes on
