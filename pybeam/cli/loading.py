@@ -55,6 +55,10 @@ class Setup(ModelOptions):
         """The folders of the models. Raises ClickException if one cannot be had."""
         return model_folders(self.model_dirs, self.revision)
 
+    def with_threads(self, threads: int | None) -> Setup:
+        """Return these options with another number of threads; None: those that torch has by then."""
+        return replace(self, device=replace(self.device, threads=threads))
+
     @property
     def first_dir(self) -> str:
         """Return the directory whose tokenizer and settings are used."""

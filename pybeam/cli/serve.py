@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,6 +24,7 @@ from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
+from pybeam.cli.served_models import ModelLoader, check_budget, read_directories
 from pybeam.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,6 +81,18 @@ def parse_network(text: str) -> str:
     return str(network) if "/" in text else text
 
 
+def parse_bytes(text: str) -> int:
+    """Read a size of memory, such as 8GiB. Raises ValueError if it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", text)
+    if found is None:
+        raise ValueError
+    number, unit = float(found[1]), found[2] or ""
+    size = int(number * (1024 if "i" in unit else 1000) ** " KMGT".index(unit[:1] or " "))
+    if size < 1:
+        raise ValueError
+    return size
+
+
 def parse_load(text: str) -> tuple[int, int]:
     """Read a number of waiting texts and the width of beams from there on."""
     waiting, _, width = text.partition(":")
@@ -129,7 +143,7 @@ SERVER_OPTIONS = (
     "keys",
     *("cors_origins", "allowed_hosts", "forwarded_allow_ips", "max_connections"),
     *("max_connections_per_client", "keep_alive", "shutdown_timeout", "log_level", "audit_log"),
-    "otlp_endpoint",
+    *("otlp_endpoint", "model_folders", "memory_budget", "unload_idle"),
 )
 SERVER = section(
     "Server",
@@ -146,6 +160,7 @@ SERVER = section(
         "envvar": [f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
         "callback": check_url,
     },
+    memory_budget={"type": Parsed(parse_bytes, "{!r} must be a size of memory, such as 8GiB")},
 )
 LIMITS = section(
     "Limits of a request",
@@ -200,8 +215,8 @@ def serve(**values: Any) -> int:
         load_keys = partial(Keys.load, options.api_key_file, os.environ.get(KEYS), options.keys)
     cluster, replicas = take(ClusterOptions, values), take(ReplicaOptions, values)
     directories, setup = read_directories(options.model), Setup.take(values)
-    load = partial(load_models, directories, setup, options)
     settings = take(Settings, values)
+    load = partial(load_models, directories, setup, options, settings.memory_budget)
     assert not values, "these options would be ignored"
     if cluster.on_ray:
         check_ray(options, settings)
@@ -218,7 +233,8 @@ def serve(**values: Any) -> int:
 
         def start() -> FastAPI:
             models, engines = load()
-            if sounds is not None and not any(one.takes_sound for one in models.values()):
+            takes_sound = any(one.takes_sound for one in models.values())
+            if sounds is not None and not (takes_sound or settings.model_folders):
                 sounds.stop()
             metrics = Metrics()
             with as_usage_errors():
@@ -235,6 +251,8 @@ def serve(**values: Any) -> int:
                 "tracer": tracer,
                 "audit": audit,
                 "sounds": sounds,
+                # engines have their threads by then
+                "loader": ModelLoader(setup.with_threads(None)),
             }
             return build_app(service, models, metrics, settings=settings, **more)
 
@@ -286,6 +304,11 @@ def check_ray(options: ServeOptions, settings: Settings) -> None:
             "--keys and --audit-log are for one process, and --ray starts several; keys without limits are "
             "those of --api-key-file"
         )
+    if settings.model_folders or settings.unload_idle:
+        raise click.UsageError(
+            "--model-folder and --unload-idle are for one process, and --ray starts several; restart it with "
+            "other models"
+        )
 
 
 def share_threads(options: ServeOptions, models: dict[str, ServedModel]) -> int:
@@ -302,59 +325,15 @@ def share_threads(options: ServeOptions, models: dict[str, ServedModel]) -> int:
     return engines
 
 
-def read_directories(given: Sequence[str]) -> dict[str, str]:
-    """Return the folders of --model by name. Raises UsageError if two have one name."""
-    directories: dict[str, str] = {}
-    for one in given:
-        name, is_named, directory = one.partition("=")
-        if not is_named or Path(one).is_dir():
-            name, directory = Path(one).resolve().name, one
-        if name in directories:
-            raise click.UsageError(
-                f"--model {one}: another model is called {name!r} too; give it another NAME=DIR"
-            )
-        directories[name] = directory
-    return directories
-
-
 def load_models(
-    directories: dict[str, str], setup: Setup, options: ServeOptions
+    directories: dict[str, str], setup: Setup, options: ServeOptions, budget: int | None = None
 ) -> tuple[dict[str, ServedModel], int]:
     """Load the models. Returns them, and how many engines each has, which share the threads.
 
-    Raises ClickException for models that cannot be read.
+    Raises ClickException for models that cannot be read, or whose weights do not fit into the budget.
     """
-    models = {
-        name: load_model(name, replace(setup, model_dirs=(directory,)))
-        for name, directory in directories.items()
-    }
+    loader = ModelLoader(setup)
+    if budget is not None:
+        check_budget(loader, directories, budget)
+    models = {name: loader.load(name, directory) for name, directory in directories.items()}
     return models, share_threads(options, models)
-
-
-def load_model(name: str, setup: Setup) -> ServedModel:
-    """Load a model and build its decoder. Raises ClickException if it cannot be read."""
-    from pybeam.server.biases import with_biases
-    from pybeam.server.models import ServedModel, for_any_language, load_tokenizers
-    from pybeam.serving.transcripts import ServedTranscripts
-    from pybeam.speech.whisper.assets import whisper_config
-
-    replicas = [model.load_model() for model in setup.by_device()]
-    with as_failures():
-        tokenizers = load_tokenizers(setup.first_dir)
-        tokenizer = for_any_language(tokenizers)
-    algorithm = with_biases(setup.build_algorithm(tokenizer))
-    decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
-    transcripts = None
-    with as_failures():
-        if tokenizer is not None and whisper_config(Path(setup.first_dir)) is not None:
-            transcripts = ServedTranscripts(
-                f"{name} (windows)",
-                replicas[0],
-                setup.first_dir,
-                setup.build_transcript_search(tokenizer),
-                setup.schedule,
-                setup.device.backend,
-            )
-        return ServedModel(
-            name, setup.first_dir, decoders[0], tokenizers, transcripts, decoders[1:]
-        )

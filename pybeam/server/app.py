@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from pybeam.server.audit import AuditLog
 from pybeam.server.auth import Admission, Keys
 from pybeam.server.calls import Calls
 from pybeam.server.endpoints import (
+    administration,
     audio,
     chat,
     completions,
@@ -26,10 +26,12 @@ from pybeam.server.endpoints import (
     translate,
     translations,
 )
-from pybeam.server.lifecycle import Gate, Gated
+from pybeam.server.gates import Gate, Gated
 from pybeam.server.limits import BodyLimits, Places
+from pybeam.server.loading import Loader
 from pybeam.server.logs import AccessLog
 from pybeam.server.metrics import Metrics
+from pybeam.server.model_manager import ModelManager
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.origins import KnownOrigins
 from pybeam.server.quotas import RATE_HEADERS
@@ -47,6 +49,7 @@ ROUTERS = (
     completions.router,
     chat.router,
     audio.router,
+    administration.router,
     operations.router,
     page.router,
 )
@@ -77,6 +80,7 @@ def build_service(
     )
 
 
+# each one is made elsewhere, and most may be left out
 def build_app(
     service: Service,
     models: Mapping[str, ServedModel],
@@ -87,6 +91,7 @@ def build_app(
     tracer: Tracer | None = None,
     audit: AuditLog | None = None,
     sounds: SoundProcesses | None = None,
+    loader: Loader | None = None,
 ) -> FastAPI:
     """Make the application of a service, which the caller starts and closes.
 
@@ -99,6 +104,7 @@ def build_app(
         tracer: of OpenTelemetry, begins a span for every request; None: there are no spans.
         audit: log of requests beside the program's own; None: there is none.
         sounds: decode recordings; None: this process does.
+        loader: reads models that administrators ask for; None: there are none but those of the beginning.
     """
     settings = Settings() if settings is None else settings
     # /docs and /redoc load the files of this package, so that they need no network
@@ -113,9 +119,11 @@ def build_app(
     )
     keys = Keys() if keys is None else keys
     places = Places(settings.max_recordings)
-    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics, places, sounds)
-    app.state.metrics, app.state.gate, app.state.started = metrics, Gate(), int(time.time())
-    metrics.watch(service, service.models)
+    given = ServedModels(models)
+    manager = ModelManager(service, given, loader, settings)
+    app.state.calls = Calls(service, given, settings, keys, metrics, places, manager, sounds)
+    app.state.metrics, app.state.gate = metrics, Gate()
+    metrics.watch(service, manager)
     # before those of the documentation; a router that is included would match each request twice
     app.router.routes[:0] = [route for router in ROUTERS for route in router.routes]
     errors.install(app)

@@ -10,8 +10,8 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pybeam.server.errors import DOWNLOADS, LIBRETRANSLATE_PATHS, APIError, refuse
+from pybeam.server.gates import OPEN_PATHS
 from pybeam.server.key_file import digest_of, read_keys
-from pybeam.server.lifecycle import OPEN_PATHS
 from pybeam.server.quotas import Allowance
 from pybeam.server.settings import KeyLimits
 
@@ -23,6 +23,8 @@ KEYLESS_PATHS = {
 # translated files lie at addresses that nobody guesses
 KEYLESS_FOLDERS = ("/page/", "/static-offline-docs/", DOWNLOADS)
 AUDIO_FOLDER = "/v1/audio/"
+# which keys of administrators open, and nothing else
+ADMIN_FOLDER = "/admin/"
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,9 @@ class Admission:
         self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys or _is_open(scope["path"]):
+        is_admin = scope["type"] == "http" and scope["path"].startswith(ADMIN_FOLDER)
+        is_free = not self._keys and not is_admin
+        if scope["type"] != "http" or is_free or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
 
@@ -155,7 +159,10 @@ class Admission:
         key = _bearer(scope)
         if key is not None or scope["path"] not in LIBRETRANSLATE_PATHS:
             try:
-                self._keys.admit(scope, key)
+                if self._keys:
+                    self._keys.admit(scope, key)
+                if is_admin:
+                    _check_admin(scope)
             except APIError as error:
                 await refuse(scope, receive, with_limits, error)
                 return
@@ -164,6 +171,17 @@ class Admission:
 
 def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path in KEYLESS_PATHS or path.startswith(KEYLESS_FOLDERS)
+
+
+def _check_admin(scope: Scope) -> None:
+    """Raise APIError unless a request that has been admitted has the key of an administrator."""
+    caller: Caller | None = scope.get("state", {}).get("caller")
+    if caller is None or not caller.limits.admin:
+        raise APIError(
+            403,
+            "this needs an administrator's key; `pybeam key NAME --admin` makes one for the file of "
+            "`pybeam serve --keys`",
+        )
 
 
 def _bearer(scope: Scope) -> bytes | None:

@@ -16,6 +16,7 @@ from fastapi import Request as HTTPRequest
 from fastapi.responses import StreamingResponse
 from torch import Tensor
 
+from pybeam.decoder import Decoder
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.request import Request
 from pybeam.server import schemas
@@ -25,6 +26,7 @@ from pybeam.server.errors import APIError, from_service
 from pybeam.server.files import Files
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
+from pybeam.server.model_manager import ModelManager
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
@@ -51,10 +53,32 @@ class Calls:
     keys: Keys
     metrics: Metrics
     recordings: Places
+    manager: ModelManager
     # None: this process decodes recordings itself
     sounds: SoundProcesses | None = None
     detector: Detector = field(default_factory=Detector)
     files: Files = field(default_factory=Files)
+
+    def pick(
+        self,
+        http: HTTPRequest,
+        name: str | None,
+        source: str | None = None,
+        target: str | None = None,
+        *,
+        takes_sound: bool | None = None,
+    ) -> ServedModel:
+        """Give a request the model of this name, or else the first that takes these languages.
+
+        The request has it until it is answered, even if the model is unloaded or another takes its name.
+
+        Raises:
+            APIError: there is none.
+        """
+        model = self.models.pick(name, source, target, takes_sound=takes_sound)
+        model.gate.enter(http.scope)
+        model.last_used = time.monotonic()
+        return model
 
     async def encode(
         self, model: ServedModel, text: str, languages: tuple[str | None, str | None], field: str
@@ -217,17 +241,17 @@ class Calls:
         model: ServedModel,
         body: schemas.Serving,
         late: str,
-        name: str | None = None,
+        decoder: Decoder | None = None,
     ) -> Decode:
         """Return what decodes the parts of one call, all of them in the time of one request.
 
         Args:
             http, model, body: the call.
             late: what has not happened if the time is over.
-            name: of the model in the service, if it is another.
+            decoder: of the model, if it is another.
         """
         options = self._serving(http, model, body)
-        options["model"] = model.name if name is None else name
+        options["model"] = model.decoder if decoder is None else decoder
         # a part that is cut would be taken for a whole one
         options["on_deadline"] = "raise"
         seconds = options["timeout"] or 0.0
@@ -286,7 +310,8 @@ class Calls:
                 "priority",
             )
         return {
-            "model": model.name,
+            # by then another model may have its name
+            "model": model.decoder,
             "timeout": most if body.timeout is None else body.timeout,
             "priority": min(body.priority, highest),
             "client": client_of(http),

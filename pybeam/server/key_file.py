@@ -25,7 +25,8 @@ def digest_of(key: str | bytes) -> bytes:
 def table_of(name: str, key: str, limits: KeyLimits) -> str:
     """Return the table of a key."""
     values = {field: getattr(limits, name) for field, name in LIMITS.items()}
-    lines = [f"{field} = {value}" for field, value in values.items() if value is not None]
+    given = {field: one for field, one in values.items() if one is not None and one is not False}
+    lines = [f"{field} = {str(one).lower()}" for field, one in given.items()]
     return "\n".join([f"[{name}]", f'sha256 = "{digest_of(key).hex()}"', *lines, ""])
 
 

@@ -10,64 +10,23 @@ import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from pybeam.server.connections import bounded
-from pybeam.server.errors import RETRY_SECONDS, APIError, refuse, respond
+from pybeam.server.errors import RETRY_SECONDS, APIError, respond
+from pybeam.server.gates import Gate
 from pybeam.server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# paths that are answered while the server stops
-OPEN_PATHS = {"/health", "/ready", "/metrics", "/version"}
 # in which answers are written after the last request has been cancelled
 LAST_SECONDS = 2.0
-POLL_SECONDS = 0.02
-
-
-class Gate:
-    """Counts requests that are being answered; once closed, it takes no new ones."""
-
-    def __init__(self) -> None:
-        self.is_open = True
-        self.num_active = 0
-
-    async def wait_until_empty(self, seconds: float) -> bool:
-        """Wait until every request has been answered; returns False if that takes longer."""
-        end = time.monotonic() + seconds
-        while self.num_active:
-            if time.monotonic() > end:
-                return False
-            await asyncio.sleep(POLL_SECONDS)
-        return True
-
-
-class Gated:
-    """Middleware: sends requests through a gate."""
-
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        self._app, self._gate = app, gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        if not self._gate.is_open:
-            error = APIError(503, "the server is stopping", retry_after=RETRY_SECONDS)
-            await refuse(scope, receive, send, error)
-            return
-        self._gate.num_active += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._gate.num_active -= 1
 
 
 class Front:
@@ -155,9 +114,10 @@ class Server(uvicorn.Server):
         threading.Thread(target=self._make, name="pybeam start", daemon=True).start()
 
     @property
-    def is_starting(self) -> bool:
-        """Whether the application is still being made."""
-        return self._front.app is None and self.error is None
+    def is_loading(self) -> bool:
+        """Whether a thread loads models: those of the beginning, or another."""
+        app = self._front.app
+        return self.error is None if app is None else app.state.calls.manager.is_loading
 
     def _make(self) -> None:
         assert self._loop is not None
@@ -237,7 +197,7 @@ def serve(
     """
     server = Server(start, settings, reload)
     server.run()
-    if server.is_starting:
+    if server.is_loading:
         # the thread that loads models cannot be stopped, and would crash in a process that takes itself apart
         logging.shutdown()
         os._exit(0)

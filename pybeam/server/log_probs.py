@@ -94,8 +94,7 @@ async def most_probable(
     options |= dict(scoring=scoring.raw(), ended_only=False)
     options["processors"] = [*biases, *changes] or None
 
-    # its name says that nobody is charged again for the same tokens
-    decode = calls.parts(http, model, serving, "`top_logprobs` were not found", model.name)
+    decode = calls.parts(http, model, serving, "`top_logprobs` were not found")
 
     async def look(place: int, _: int) -> list[tuple[int, float]]:
         request = Request([*before, *tokens[:place]], **options)

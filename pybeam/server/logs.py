@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pybeam.server.audit import AuditLog
-from pybeam.server.lifecycle import OPEN_PATHS
+from pybeam.server.gates import OPEN_PATHS
 from pybeam.server.metrics import Metrics
 
 logger = logging.getLogger("pybeam.server.access")

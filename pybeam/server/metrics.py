@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
@@ -10,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pybeam.server.model_manager import ModelManager
 from pybeam.serving import Cost, Listener, Service, Times
 from pybeam.serving.answers import Reason
 
@@ -70,9 +72,9 @@ class Metrics(Listener):
             Histogram(f"pybeam:{name}", text, MODEL, registry=registry, buckets=buckets).labels
         )
 
-    def watch(self, service: Service, models: Sequence[str]) -> None:
-        """Ask this service for what its models do, whenever the metrics are read."""
-        self._registry.register(_Status(service, models))
+    def watch(self, service: Service, manager: ModelManager) -> None:
+        """Ask for what models do and take, whenever the metrics are read."""
+        self._registry.register(_Status(service, manager))
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' format."""
@@ -110,11 +112,11 @@ class Metrics(Listener):
 
 
 class _Status(Collector):
-    def __init__(self, service: Service, models: Sequence[str]) -> None:
-        self._service, self._models = service, models
+    def __init__(self, service: Service, manager: ModelManager) -> None:
+        self._service, self._manager = service, manager
 
     def collect(self) -> Iterator[Metric]:
-        found = {model: self._service.status(model) for model in self._models}
+        found = self._service.statuses
         for name, field, text in GAUGES:
             gauge = GaugeMetricFamily(f"pybeam:{name}", text, labels=MODEL)
             for model, status in found.items():
@@ -130,3 +132,26 @@ class _Status(Collector):
                 phases.add_metric([model, phase], seconds)
         yield steps
         yield phases
+        yield from self._memory()
+
+    def _memory(self) -> Iterator[Metric]:
+        weights = GaugeMetricFamily(
+            "pybeam:model_weight_bytes", "Memory of its weights.", labels=MODEL
+        )
+        states = GaugeMetricFamily(
+            "pybeam:model_state", "1 for the state that it has.", labels=(*MODEL, "state")
+        )
+        sizes: collections.Counter[str] = collections.Counter()
+        for one in self._manager.all:
+            sizes[one.name] += one.num_bytes
+            states.add_metric([one.name, one.state], 1)
+        for name, size in sizes.items():
+            weights.add_metric([name], size)
+        yield weights
+        yield states
+        if self._manager.budget is not None:
+            budget = GaugeMetricFamily(
+                "pybeam:memory_budget_bytes", "Memory that the weights of all models may take."
+            )
+            budget.add_metric([], self._manager.budget)
+            yield budget

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.server.errors import APIError
+from pybeam.server.gates import Gate
 from pybeam.server.languages import code_of
 from pybeam.serving import ServedResult
 from pybeam.serving.transcripts import ServedTranscripts
@@ -89,6 +91,8 @@ class ServedModel:
     ) -> None:
         self.name, self.directory, self.decoder = name, directory, decoder
         self.decoders = decoder, *others
+        # requests that were given it stay within until they are answered
+        self.gate, self.last_used, self.created = Gate(), time.monotonic(), int(time.time())
         self.transcripts = transcripts
         # for target texts
         self.plain_tokenizer = for_any_language(tokenizers)
@@ -114,6 +118,11 @@ class ServedModel:
         self._between = None
         if tokenizers is not None:
             self._between = lru_cache(MAX_TOKENIZERS)(tokenizers.of)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has it."""
+        return not self.gate.num_active
 
     def tokenizer(self, source: str | None = None, target: str | None = None) -> Tokenizer:
         """Return the tokenizer for these languages.
@@ -182,7 +191,7 @@ class ServedModel:
 
 
 class ServedModels:
-    """All models of a server.
+    """All models of a server that requests are given.
 
     Args:
         models: by name.
@@ -190,6 +199,14 @@ class ServedModels:
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = dict(models)
+
+    def put(self, model: ServedModel) -> None:
+        """Let requests have this model from now on, in place of the one that has its name."""
+        self._models[model.name] = model
+
+    def remove(self, name: str) -> None:
+        """Let no request have the model of this name any more."""
+        del self._models[name]
 
     def __iter__(self):
         return iter(self._models.values())
@@ -229,7 +246,7 @@ class ServedModels:
         model = self._models.get(name)
         if model is None:
             names = ", ".join(self._models)
-            problem = f"`model` must be one of {names}"
+            problem = f"`model` must be one of {names}" if names else "no model is loaded"
             raise APIError(404, problem, "model", code="model_not_found")
         if takes_sound not in (None, model.takes_sound):
             kind = "recordings" if model.takes_sound else "text"

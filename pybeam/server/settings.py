@@ -54,6 +54,12 @@ class Settings:
         max_audio_seconds: Length of a recording. A longer one is refused when so much of it is decoded.
         max_recordings: Recordings that are transcribed at a time; a request beyond gets 429.
         body_timeout: Time in which a request must have come whole, and in which its answer must be read on.
+        model_folders: Folder of models, which administrators may load by HTTP; may be given many times. /
+            allows every folder that the server can read.
+        memory_budget: Memory for the weights of all models, such as 8GiB. A model that does not fit is not
+            read.
+        unload_idle: To make room for a model, unload others that have no requests, the least recently used
+            first.
     """
 
     host: str = setting("NAME", "127.0.0.1")
@@ -86,11 +92,14 @@ class Settings:
     max_audio_seconds: Positive = setting("SECONDS", 1800.0)
     max_recordings: Count = setting("N", 16)
     body_timeout: Positive = setting("SECONDS", 30.0)
+    model_folders: tuple[str, ...] = setting("DIR", (), flag="--model-folder")
+    memory_budget: Count | None = setting("SIZE", shows="no limit")
+    unload_idle: bool = False
 
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Limits of a key. These lines are the help of `pybeam key`, too. Others raise ValueError.
+    """Limits and rights of a key. These lines are the help of `pybeam key`, too. Others raise ValueError.
 
     Attributes:
         requests_per_minute: Requests that may begin. They may come at once; then the key gains one after the
@@ -102,6 +111,7 @@ class KeyLimits:
         audio_seconds_per_day: Seconds of recordings; likewise.
         max_priority: Highest priority of its requests, in place of the server's --max-priority. Below 0 its
             requests let others go first.
+        admin: It may load, swap and unload models.
     """
 
     requests_per_minute: Count | None = setting("N")
@@ -111,11 +121,14 @@ class KeyLimits:
     tokens_per_day: Count | None = setting("N")
     audio_seconds_per_day: Count | None = setting("N")
     max_priority: Annotated[int, IntRange(-8, 8)] | None = setting("N")
+    admin: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.admin, bool):
+            raise ValueError(f"`admin` must be true or false, but is {self.admin!r}")
         for one in fields(self):
             value, is_priority = getattr(self, one.name), one.name == "max_priority"
-            if value is None:
+            if value is None or one.name == "admin":
                 continue
             least, most = (-8, 8) if is_priority else (1, math.inf)
             # True is an int, too

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pybeam import __version__
-from pybeam.server.lifecycle import OPEN_PATHS
+from pybeam.server.gates import OPEN_PATHS
 from pybeam.server.logs import OTHER_PATH, Trace
 
 # a method is a word that the client chooses

@@ -44,26 +44,26 @@ class EngineGroups(Mapping[str, EngineGroup]):
         """Return the group of a name or of a decoder; None: the only one.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such name.
+            ServiceClosed: there is no such decoder any more.
         """
         named = self._named
         if isinstance(model, Decoder):
             for group in self.all:
                 if group.decoder is model:
                     return group
-        elif model is None and len(named) == 1:
+            raise ServiceClosed("the model has been unloaded")
+        if model is None and len(named) == 1:
             return next(iter(named.values()))
-        elif model is not None and model in named:
+        if model is not None and model in named:
             return named[model]
         raise ValueError(f"`model` must be one of {', '.join(named)}, but is {model!r}")
 
-    def put(self, name: str, group: EngineGroup) -> EngineGroup | None:
-        """Let a name stand for a group. Returns the one for which it stood. The caller holds the lock."""
-        old = self._named.get(name)
-        self._named = {**self._named, name: group}
-        if old is not None:
-            self._nameless = *self._nameless, old
-        return old
+    def put(self, groups: Mapping[str, EngineGroup]) -> list[EngineGroup]:
+        """Let names stand for groups. Returns those for which they stood. The caller holds the lock."""
+        replaced = [self._named[name] for name in groups if name in self._named]
+        self._named, self._nameless = {**self._named, **groups}, (*self._nameless, *replaced)
+        return replaced
 
     def take_name(self, group: EngineGroup) -> None:
         """Let no name stand for a group, which is there until its engines have ended."""

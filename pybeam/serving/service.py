@@ -108,8 +108,7 @@ class Service:
         self._timer = DeadlineTimer(self._look, clock)
         self._num_engines, self._in_processes = engines, processes
         self._groups = EngineGroups(max_step_seconds)
-        for name, decoder in decoders.items():
-            self._groups.put(name, self._group(name, decoder))
+        self._groups.put({name: self._group(name, one) for name, one in decoders.items()})
         self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
         on_fork(self)
 
@@ -292,36 +291,35 @@ class Service:
         ticket = self._submit(request, options, watch, mailbox.put)
         return ServedStream(ticket.future, mailbox)
 
-    def load(self, model: str, decoder: Decoders, *, warm_up: bool = True) -> None:
-        """Add a model, while others decode.
+    def load(self, decoders: Mapping[str, Decoders], *, warm_up: bool = True) -> None:
+        """Add models by name, while others decode: all of them, or none.
 
-        If there is one of this name, requests that come from now on are decoded by the new one. The old one
+        If there is one of a name, requests that come from now on are decoded by the new one. The old one
         still takes those that name its decoder, until `unload`.
 
         Args:
-            model: its name.
-            decoder: decodes its requests; a list of them: one for each device.
-            warm_up: whether it is warmed up first; see `start`.
+            decoders: one decoder for each name, or a list of them, one for each device.
+            warm_up: whether they are warmed up first; see `start`.
 
         Raises:
             ServiceClosed: the service is not running.
             TypeError, ValueError: the decoders are wrong.
         """
-        self._put(model, decoder, warm_up)
+        self._put(decoders, warm_up)
 
     def swap(self, model: str, decoder: Decoders, *, warm_up: bool = True) -> None:
         """Replace a model. Requests that it has are finished by the old decoder, which is then released.
 
         Args:
-            model, decoder, warm_up: see `load`.
+            model: its name.
+            decoder, warm_up: see `load`.
 
         Raises:
             ValueError: there is no such model.
             ServiceClosed, TypeError: see `load`.
         """
         self._groups.of(model)
-        old = self._put(model, decoder, warm_up)
-        if old is not None:
+        for old in self._put({model: decoder}, warm_up):
             old.queue.close()
 
     def unload(self, model: str | Decoder, *, timeout: float | None = None) -> None:
@@ -333,31 +331,33 @@ class Service:
                 long as it takes.
 
         Raises:
-            ValueError: there is no such model.
-            ServiceClosed: the service is not running.
+            ValueError: there is no such name.
+            ServiceClosed: the service is not running, or the decoder has been unloaded.
         """
         self._check_runs()
         group = self._groups.of(model)
         self._groups.take_name(group)
         self._groups.end([group], timeout, "the model was unloaded before the request was done")
 
-    def _put(self, model: str, decoder: Decoders, warm_up: bool) -> EngineGroup | None:
-        """Let a name stand for new decoders. Returns the group for which it stood."""
-        group = self._group(model, decoder)
-        if warm_up:
-            group.warm_up()
-        with self._groups.lock:
-            try:
+    def _put(self, decoders: Mapping[str, Decoders], warm_up: bool) -> list[EngineGroup]:
+        """Let names stand for new decoders. Returns the groups for which they stood."""
+        made = {name: self._group(name, one) for name, one in decoders.items()}
+        try:
+            for group in made.values() if warm_up else ():
+                group.warm_up()
+            with self._groups.lock:
                 self._check_runs()
-            except ServiceClosed:
+                for group in made.values():
+                    group.start()
+                replaced = self._groups.put(made)
+        except BaseException:
+            for group in made.values():
                 group.release()
                 group.end_processes()
-                raise
-            group.start()
-            old = self._groups.put(model, group)
+            raise
         # which sleeps for ever while there is none
         self._timer.wake_by(self._clock())
-        return old
+        return replaced
 
     def _check_runs(self) -> None:
         if self._state != "running":

@@ -16,6 +16,7 @@ from pybeam.cli.serve import ENVIRONMENT, serve
 from pybeam.server.endpoints.operations import router as operations
 from pybeam.server.lifecycle import LAST_SECONDS
 from pybeam.server.metrics import Metrics
+from pybeam.server.model_manager import Managed
 from pybeam.serving import ServiceStatus
 from support.paths import ROOT
 
@@ -28,16 +29,17 @@ DEFAULT = {one.name: one.default for one in serve.params}
 
 
 class Idle:
-    """A service that does nothing."""
+    """A service that does nothing, and who manages its models."""
 
-    def status(self, model):
-        return STATUS
+    def __init__(self):
+        self.statuses, self.budget = {"one": STATUS}, 1 << 30
+        self.all = [Managed("one", "/models/one")]
 
 
 def exported() -> set[str]:
     """The names of all series that the server exports."""
     metrics = Metrics()
-    metrics.watch(Idle(), ["one"])
+    metrics.watch(Idle(), Idle())
     parts = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
     types = re.findall(r"^# TYPE (\S+) (\w+)$", metrics.text().decode(), re.M)
     return {name + part for name, kind in types for part in parts[kind]}

@@ -234,6 +234,7 @@ def test_a_key_has_a_priority_of_its_own(keys):
         (table_of("a", "b", KeyLimits()) + "tokens-per-day = 0", "of at least 1, but is 0"),
         (table_of("a", "b", KeyLimits()) + "tokens-per-day = true", "but is True"),
         (table_of("a", "b", KeyLimits()) + "max-priority = 9", "from -8 to 8"),
+        (table_of("a", "b", KeyLimits()) + "admin = 1", "must be true or false, but is 1"),
         (table_of("a", "b", KeyLimits()) + table_of("c", "b", KeyLimits()), "are the same"),
         (table_of("key-0", "b", KeyLimits()), "are the same"),
     ],
@@ -273,15 +274,16 @@ def test_a_file_that_is_refused_changes_no_limits(keys, tmp_path):
 
 
 def test_the_command_makes_a_table_that_the_server_takes(tmp_path):
-    options = [part for name in LIMITS for part in (f"--{name}", "5")]
-    made = CliRunner().invoke(commands, ["key", "alice", *options])
+    numbers = [name for name in LIMITS if name != "admin"]
+    options = [part for name in numbers for part in (f"--{name}", "5")]
+    made = CliRunner().invoke(commands, ["key", "alice", *options, "--admin"])
     assert made.exit_code == 0
     (tmp_path / "keys.toml").write_text(made.stdout)
     assert made.stderr.strip() not in made.stdout
     keys, scope = Keys(path=str(tmp_path / "keys.toml")), {"path": "/"}
     keys.admit(scope, made.stderr.strip().encode())
     caller = scope["state"]["caller"]
-    assert caller.name == "alice" and caller.limits == KeyLimits(*[5] * len(LIMITS))
+    assert caller.name == "alice" and caller.limits == KeyLimits(*[5] * len(numbers), admin=True)
 
 
 def test_a_name_that_is_none(capsys):

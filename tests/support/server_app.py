@@ -15,6 +15,7 @@ import pybeam
 from pybeam.server.app import build_app, build_service
 from pybeam.server.audit import AuditLog
 from pybeam.server.auth import Keys
+from pybeam.server.loading import Loader
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel
 from pybeam.server.settings import Settings
@@ -46,6 +47,7 @@ async def client(
     tracer: Any = None,
     audit: AuditLog | None = None,
     sounds: SoundProcesses | None = None,
+    loader: Loader | None = None,
     **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a new app, whose service has started."""
@@ -54,6 +56,7 @@ async def client(
     service = build_service(models, metrics, chosen)
     keys = keys if isinstance(keys, Keys) else Keys(keys)
     around: Any = {"keys": keys, "tracer": tracer, "audit": audit, "sounds": sounds}
+    around["loader"] = loader
     app = build_app(service, models, metrics, settings=chosen, **around)
     if warm:
         service.start(warm_up=False)

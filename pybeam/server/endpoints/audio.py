@@ -122,7 +122,7 @@ async def audio_translations(
 
 
 async def _transcribed(http: HTTPRequest, form: TranscriptionForm, calls: Calls) -> Response:
-    model = calls.models.pick(_known(form.model), takes_sound=True)
+    model = calls.pick(http, _known(form.model), takes_sound=True)
     if form.timestamp_granularities and form.response_format != "verbose_json":
         field = "timestamp_granularities"
         raise APIError(400, f"`{field}` needs response_format=verbose_json", field)
@@ -182,7 +182,7 @@ async def _news(
         except ValueError as error:
             raise refused(error) from error
         late = "the recording was not transcribed"
-        decode = calls.parts(http, model, Serving(), late, transcripts.name)
+        decode = calls.parts(http, model, Serving(), late, transcripts.decoder)
         with calls.sound(http, form.file.file, transcripts.sampling_rate) as sound:
             stretches = await _read(_stretches, sound) if form.chunking_strategy else None
             features = await _read(transcripts.read, sound)

@@ -33,7 +33,7 @@ async def chat_completions(http: HTTPRequest, body: ChatBody, calls: TheCalls) -
     A server that is started with `--algorithm sample` draws answers, unless `temperature` is 0. Others search
     for the `n` best ones, with the fields for beams that `/v1/completions` has.
     """
-    model = calls.models.pick(body.model, takes_sound=False)
+    model = calls.pick(http, body.model, takes_sound=False)
     prompt = await _prompt(calls, http, model, body)
     outputs = Continuations(calls, http, model, body, [prompt])
     chat = _Chat(calls, http, model, body, prompt)

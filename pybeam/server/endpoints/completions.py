@@ -28,7 +28,7 @@ async def completions(http: HTTPRequest, body: CompletionsBody, calls: TheCalls)
     fields for sampling must have their defaults. `best_of` and `beam_width` are the width of the beam; of
     samples, `best_of` are drawn, and the `n` whose tokens are most probable are the answer.
     """
-    model = calls.models.pick(body.model, takes_sound=False)
+    model = calls.pick(http, body.model, takes_sound=False)
     prompts = await _prompts(calls, model, body)
     outputs = Continuations(calls, http, model, body, prompts)
     frame = frame_of(model, "cmpl", "text_completion")

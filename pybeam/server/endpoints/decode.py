@@ -39,7 +39,7 @@ async def decode(http: HTTPRequest, body: DecodeBody, calls: TheCalls) -> Decode
     )
     if is_sound:
         check_sound(http)
-    model = calls.models.pick(body.model, *languages, takes_sound=is_sound)
+    model = calls.pick(http, body.model, *languages, takes_sound=is_sound)
     source = await _source(calls, model, body.source, languages)
     prefix = None
     if body.prefix is not None:
@@ -65,7 +65,7 @@ async def decode(http: HTTPRequest, body: DecodeBody, calls: TheCalls) -> Decode
 async def score(http: HTTPRequest, body: ScoreBody, calls: TheCalls) -> Decoded:
     """Score an output: the log-probability of each of its tokens and of its end."""
     languages = (body.source_lang, body.target_lang)
-    model = calls.models.pick(body.model, *languages, takes_sound=False)
+    model = calls.pick(http, body.model, *languages, takes_sound=False)
     source = await _source(calls, model, body.source, languages)
     request = Request(
         source,

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pybeam import __version__
 from pybeam.server.calls import TheCalls
 from pybeam.server.errors import RETRY_SECONDS
-from pybeam.server.lifecycle import Gate
+from pybeam.server.gates import Gate
 from pybeam.server.metrics import CONTENT_TYPE, Metrics
 from pybeam.server.models import ServedModel
 from pybeam.server.routes import Route
@@ -27,12 +27,17 @@ async def health() -> dict[str, str]:
 
 @router.get("/ready")
 async def ready(http: HTTPRequest, calls: TheCalls) -> JSONResponse:
-    """Say whether to send requests here: 200, or 503 before the warm-up and while the server stops."""
+    """Say whether to send requests here: 200, or 503 before the warm-up and while the server stops.
+
+    Models that are loaded or unloaded meanwhile change nothing of that; the answer has their states.
+    """
     gate: Gate = http.app.state.gate
+    models = calls.manager.states
     if gate.is_open and calls.service.is_ready:
-        return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "ready", "models": models})
     status = "starting" if gate.is_open else "stopping"
-    return JSONResponse({"status": status}, 503, {"Retry-After": str(RETRY_SECONDS)})
+    content = {"status": status, "models": models}
+    return JSONResponse(content, 503, {"Retry-After": str(RETRY_SECONDS)})
 
 
 @router.get("/metrics")
@@ -49,23 +54,23 @@ async def version() -> dict[str, str]:
 
 
 @router.get("/v1/models")
-async def models(http: HTTPRequest, calls: TheCalls) -> dict[str, Any]:
+async def models(calls: TheCalls) -> dict[str, Any]:
     """List the models, as OpenAI's clients expect, with their languages."""
-    return {"object": "list", "data": [_about(http, model) for model in calls.models]}
+    return {"object": "list", "data": [_about(model) for model in calls.models]}
 
 
 # a name may have slashes
 @router.get("/v1/models/{name:path}")
-async def model(http: HTTPRequest, name: str, calls: TheCalls) -> dict[str, Any]:
+async def model(name: str, calls: TheCalls) -> dict[str, Any]:
     """Say the same of one model."""
-    return _about(http, calls.models.pick(name))
+    return _about(calls.models.pick(name))
 
 
-def _about(http: HTTPRequest, model: ServedModel) -> dict[str, Any]:
+def _about(model: ServedModel) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",
-        "created": http.app.state.started,
+        "created": model.created,
         "owned_by": "pybeam",
         "input": "audio" if model.takes_sound else "text",
         "source_langs": model.languages.sources,

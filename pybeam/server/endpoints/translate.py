@@ -100,7 +100,7 @@ async def translate(http: HTTPRequest, calls: TheCalls) -> TranslateAnswer:
     calls.check_number(texts, "q")
     calls.check_width(alternatives=1 + body.alternatives)
     source, detected = await _source(calls, texts, body.format, body.source, body.target)
-    model = calls.models.pick(None, source, body.target, takes_sound=False)
+    model = calls.pick(http, None, source, body.target, takes_sound=False)
     pair = source, body.target
     found = await translated(calls, http, model, pair, texts, body.format, 1 + body.alternatives)
     answers = [one.text() for one in found]
@@ -154,7 +154,7 @@ async def translate_file(
     except UnicodeDecodeError:
         raise APIError(400, "`file` must be text in UTF-8", "file") from None
     source, _ = await _source(calls, [text], kind, form.source, form.target)
-    model = calls.models.pick(None, source, form.target, takes_sound=False)
+    model = calls.pick(http, None, source, form.target, takes_sound=False)
     [found] = await translated(calls, http, model, (source, form.target), [text], kind)
     kept = calls.files.keep(name, found.text().encode())
     return FileAnswer(translatedFileUrl=str(http.url_for("download_file", key=kept)))

@@ -35,7 +35,7 @@ async def translations(
     """
     texts = [body.text] if isinstance(body.text, str) else body.text
     calls.check_number(texts, "text")
-    model = calls.models.pick(body.model, body.source_lang, body.target_lang, takes_sound=False)
+    model = calls.pick(http, body.model, body.source_lang, body.target_lang, takes_sound=False)
     overrides = calls.overrides(model, body)
     requests = []
     for text in texts:
@@ -55,10 +55,10 @@ async def translations(
 
 
 @router.post("/sentences")
-async def sentences(body: SentencesBody, calls: TheCalls) -> Sentences:
+async def sentences(http: HTTPRequest, body: SentencesBody, calls: TheCalls) -> Sentences:
     """Split a text into the sentences that a model translates one by one, and what stands between them."""
     pair = body.source_lang, body.target_lang
-    model = calls.models.pick(body.model, *pair, takes_sound=False)
+    model = calls.pick(http, body.model, *pair, takes_sound=False)
     kept, texts = await sentences_of(calls, model, pair, body.text)
     return Sentences(model=model.name, kept=list(kept), texts=list(texts))
 

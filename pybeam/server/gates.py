@@ -1,0 +1,58 @@
+"""Gates count the requests that are being answered: those of the server, and those of each model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pybeam.server.errors import RETRY_SECONDS, APIError, refuse
+
+# paths that are answered while the server stops
+OPEN_PATHS = {"/health", "/ready", "/metrics", "/version"}
+POLL_SECONDS = 0.02
+
+
+class Gate:
+    """Counts requests that are being answered; once closed, it takes no new ones."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.num_active = 0
+
+    def enter(self, scope: Scope) -> None:
+        """Count a request until it has been answered, which `Gated` notices."""
+        self.num_active += 1
+        scope.setdefault("state", {}).setdefault("gates", []).append(self)
+
+    async def wait_until_empty(self, seconds: float) -> bool:
+        """Wait until every request has been answered; returns False if that takes longer."""
+        end = time.monotonic() + seconds
+        while self.num_active:
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+
+class Gated:
+    """Middleware: sends requests through a gate, and lets them leave all that they have entered."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app, self._gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if not self._gate.is_open:
+            error = APIError(503, "the server is stopping", retry_after=RETRY_SECONDS)
+            await refuse(scope, receive, send, error)
+            return
+        self._gate.enter(scope)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            for gate in scope["state"].pop("gates"):
+                gate.num_active -= 1

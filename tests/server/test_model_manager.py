@@ -1,0 +1,354 @@
+"""Models are loaded, swapped and unloaded while others are asked, with an administrator's key."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import pybeam
+from pybeam.server.auth import Keys
+from pybeam.server.calls import Calls
+from pybeam.server.key_file import table_of
+from pybeam.server.models import ServedModel
+from pybeam.server.settings import KeyLimits
+from pybeam.text.tokenizer import Tokenizers
+from support.example_lines import LINES
+from support.paths import MODEL
+from support.server_app import SEARCH, run
+
+ADMIN = {"Authorization": "Bearer boss"}
+MIB = 1 << 20
+LIST, LOAD, SWAP, UNLOAD = (f"/admin/models{end}" for end in ("", "/load", "/swap", "/unload"))
+
+
+@cache
+def weights():
+    return pybeam.load_model(MODEL)
+
+
+def made(name: str, width: int = 5) -> ServedModel:
+    decoder = pybeam.Decoder(weights(), SEARCH if width == 5 else pybeam.fixed_beam(width))
+    return ServedModel(name, str(MODEL), decoder, Tokenizers(MODEL))
+
+
+class Folders:
+    """Loads a folder that has a file with the width of the beam; each takes a MiB."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def num_bytes(self, directory: str) -> int:
+        return MIB
+
+    def load(self, name: str, directory: str) -> ServedModel:
+        self.loaded.append(name)
+        assert self.may_go_on.wait(10)
+        width = int((Path(directory) / "width").read_text())
+        return made(name, width)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for width in (1, 2, 3):
+        (tmp_path / "models" / f"w{width}").mkdir(parents=True)
+        (tmp_path / "models" / f"w{width}" / "width").write_text(str(width))
+        (tmp_path / "models" / f"w{width}" / "model.safetensors").touch()
+    (tmp_path / "models" / "bad").mkdir()
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def administered(folder, tmp_path, monkeypatch):
+    """Run a test on a client with an administrator's key, of a server with a loader."""
+    # the model is warm already, and each decoder would take its time
+    monkeypatch.setattr(pybeam.Decoder, "warm_up", lambda decoder: None)
+    path = tmp_path / "keys.toml"
+    table = table_of("boss", "boss", KeyLimits(admin=True)) + table_of("user", "user", KeyLimits())
+    path.write_text(table)
+
+    def act(test, loader=None, **settings):
+        chosen = {"model_folders": (str(folder),), "keys": Keys(path=str(path))} | settings
+        model = chosen.pop("model", None) or made("first")
+
+        async def whole(http):
+            http.headers.update(ADMIN)
+            return await test(http)
+
+        return run(whole, model=model, loader=Folders() if loader is None else loader, **chosen)
+
+    return act
+
+
+async def ask(http, url, status=200, /, **body):
+    found = await http.post(url, json=body)
+    assert found.status_code == status, found.text
+    return found.json()
+
+
+async def listed(http) -> dict:
+    found = (await http.get(LIST)).json()
+    return {one["name"]: one for one in found["models"]} | {"memory": found["memory"]}
+
+
+async def width_of(http, name: str) -> int:
+    found = (await http.get("/v1/models")).json()["data"]
+    return {one["id"]: one["width"] for one in found}[name]
+
+
+async def until(holds) -> None:
+    for _ in range(500):
+        if await holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not come true in time")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer user"}])
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_nobody_else_is_an_administrator(tmp_path, headers, has_keys):
+    """Not even where the server is open to all, and before the body is read."""
+    (tmp_path / "keys.toml").write_text(table_of("user", "user", KeyLimits()))
+    keys = Keys(path=str(tmp_path / "keys.toml")) if has_keys else Keys()
+    expected = 401 if has_keys and not headers else 403
+
+    async def test(http):
+        for path in (LOAD, SWAP, UNLOAD):
+            found = await http.post(path, content=b"no json", headers=headers)
+            assert found.status_code == expected, path
+        assert (await http.get(LIST, headers=headers)).status_code == expected
+        assert (await http.get("/admin/other", headers=headers)).status_code == expected
+
+    run(test, keys=keys)
+
+
+def test_a_model_comes_is_swapped_and_goes(administered):
+    async def test(http):
+        assert (await listed(http))["first"]["state"] == "ready"
+        found = await ask(http, LOAD, name="w2")
+        assert (found["state"], found["bytes"], found["error"]) == ("ready", MIB, None)
+        assert found["path"].endswith("/models/w2") and await width_of(http, "w2") == 2
+        body = {"text": LINES[0], "model": "w2"}
+        before = await ask(http, "/v1/translations", **body)
+        assert await ask(http, LOAD, name="w2") | {"idle_seconds": 0} == found | {"idle_seconds": 0}
+        await ask(http, LOAD, 409, name="w2", path="w3")
+        assert (await ask(http, SWAP, name="w2", path="w3"))["path"].endswith("/models/w3")
+        assert await width_of(http, "w2") == 3
+        after = await ask(http, "/v1/translations", **body)
+        assert [one["model"] for one in (before, after)] == ["w2", "w2"]
+        assert (await http.get("/ready")).json()["models"] == {"first": "ready", "w2": "ready"}
+        await until(lambda: _are_ready(http, 2))
+        metrics = (await http.get("/metrics")).text
+        assert 'pybeam:model_weight_bytes{model_name="w2"} 1.048576e+06' in metrics
+        assert 'pybeam:model_state{model_name="w2",state="ready"} 1.0' in metrics
+        for _ in range(2):
+            assert (await ask(http, UNLOAD, name="w2"))["state"] == "unloaded"
+        await ask(http, "/v1/translations", 404, **body)
+        await ask(http, SWAP, 404, name="w2")
+        assert "w2" not in await listed(http)
+        found = await ask(http, LOAD, name="w2")
+        assert found["path"].endswith("/w2") and await width_of(http, "w2") == 2
+        assert (await http.get(LIST)).json()["available"] == ["w1", "w2", "w3"]
+
+    administered(test)
+
+
+def test_loads_of_one_name_are_one_and_go_on_without_their_client(administered):
+    loader = Folders()
+
+    async def test(http):
+        loader.may_go_on.clear()
+        gone = asyncio.ensure_future(ask(http, LOAD, name="w1"))
+        await until(lambda: _loading(http, "w1", "reading"))
+        gone.cancel()
+        others = [asyncio.ensure_future(ask(http, LOAD, name="w1")) for _ in range(3)]
+        at_once = await ask(http, LOAD, 202, name="w1", wait=False)
+        assert (at_once["state"], at_once["loading"]["bytes"]) == ("loading", MIB)
+        behind = await ask(http, LOAD, 202, name="w2", wait=False)
+        assert behind["loading"]["phase"] == "waiting"
+        await ask(http, UNLOAD, 409, name="w1")
+        assert (await http.get("/ready")).status_code == 200
+        assert "w1" not in (await http.get("/v1/models")).text
+        loader.may_go_on.set()
+        assert {one["state"] for one in await asyncio.gather(*others)} == {"ready"}
+        await ask(http, LOAD, name="w2")
+        assert loader.loaded == ["w1", "w2"]
+
+    administered(test, loader)
+
+
+async def _loading(http, name, phase):
+    found = (await listed(http)).get(name)
+    return found and found["loading"] and found["loading"]["phase"] == phase
+
+
+def test_a_load_that_fails_leaves_all_as_before(administered):
+    async def test(http):
+        for path in ("bad", "bad/none"):
+            status = 422 if path == "bad" else 404
+            found = await ask(http, LOAD, status, name="new", path=path)
+            assert "width" in found["error"]["message"] or status == 404
+        state = await listed(http)
+        assert (state["new"]["state"], state["memory"]["used"]) == ("failed", MIB)
+        assert "width" in state["new"]["error"]
+        await ask(http, SWAP, 404, name="new")
+        assert "width" in (await ask(http, SWAP, 422, name="first", path="bad"))["error"]["message"]
+        state = await listed(http)
+        assert (state["first"]["state"], "width" in state["first"]["error"]) == ("ready", True)
+        assert (await ask(http, "/v1/translations", text=LINES[0]))["model"] == "first"
+        assert (await ask(http, LOAD, name="new", path="w1"))["error"] is None
+        await ask(http, LOAD, 422, name="other", path="bad")
+        assert (await ask(http, UNLOAD, name="other"))["state"] == "unloaded"
+        assert "other" not in await listed(http)
+
+    administered(test)
+
+
+def test_a_model_that_does_not_fit_is_not_read(administered):
+    loader = Folders()
+
+    async def test(http):
+        await ask(http, LOAD, name="w1")
+        found = await ask(http, LOAD, 507, name="w2")
+        for part in ("need 1 MiB", "--memory-budget 2.5 MiB", "512 KiB free"):
+            assert part in found["error"]["message"]
+        # both have to be there for a while
+        await ask(http, SWAP, 507, name="w1", path="w3")
+        assert loader.loaded == ["w1"] and (await listed(http))["memory"] == {
+            **{"budget": 5 * MIB // 2, "used": 2 * MIB, "free": MIB // 2}
+        }
+        await ask(http, UNLOAD, name="first")
+        await ask(http, LOAD, name="w2")
+        assert "pybeam:memory_budget_bytes 2.62144e+06" in (await http.get("/metrics")).text
+
+    administered(test, loader, memory_budget=5 * MIB // 2)
+
+
+def test_what_is_idle_makes_room_if_it_may(administered, monkeypatch):
+    encode, held = Calls.encode, asyncio.Event()
+
+    async def wait(*args):
+        await held.wait()
+        return await encode(*args)
+
+    async def test(http):
+        await ask(http, LOAD, name="w1")
+        await ask(http, LOAD, name="w2")
+        monkeypatch.setattr(Calls, "encode", wait)
+        body = {"text": LINES[0], "model": "first"}
+        busy = asyncio.ensure_future(ask(http, "/v1/translations", **body))
+        await until(lambda: _requests(http, "first", 1))
+        await ask(http, LOAD, name="w3")
+        state = await listed(http)
+        assert {"first", "w2", "w3"} == state.keys() - {"memory"}, "w1 was idle for longest"
+        held.set()
+        assert (await busy)["model"] == "first"
+
+    administered(test, memory_budget=3 * MIB, unload_idle=True)
+
+
+async def _requests(http, name, num):
+    return (await listed(http))[name]["requests"] == num
+
+
+def test_a_request_keeps_its_model_while_another_takes_its_name(administered, monkeypatch):
+    """Ids that one tokenizer made never meet another model, and no request is lost."""
+    encode, held = Calls.encode, asyncio.Event()
+
+    async def wait(*args):
+        await held.wait()
+        return await encode(*args)
+
+    async def test(http):
+        body = {"text": LINES[2], "model": "first", "n_best": 1}
+        own = await ask(http, "/v1/translations", **body)
+        monkeypatch.setattr(Calls, "encode", wait)
+        before = asyncio.ensure_future(ask(http, "/v1/translations", **body))
+        await until(lambda: _requests(http, "first", 1))
+        found = await ask(http, SWAP, name="first", path="w1")
+        assert (found["state"], found["requests"]) == ("ready", 0)
+        states = [one["state"] for one in (await http.get(LIST)).json()["models"]]
+        assert states == ["ready", "unloading"]
+        after = asyncio.ensure_future(ask(http, "/v1/translations", **body))
+        held.set()
+        score, other = [(await one)["translations"][0]["score"] for one in (before, after)]
+        assert score == own["translations"][0]["score"] != other
+        await until(lambda: _are_ready(http, 1))
+
+    administered(test)
+
+
+async def _are_ready(http, num):
+    return [one["state"] for one in (await http.get(LIST)).json()["models"]] == ["ready"] * num
+
+
+def test_requests_of_a_model_that_must_go_get_503(administered, monkeypatch):
+    encode, held = Calls.encode, asyncio.Event()
+
+    async def wait(*args):
+        await held.wait()
+        return await encode(*args)
+
+    async def test(http):
+        monkeypatch.setattr(Calls, "encode", wait)
+        asked = asyncio.ensure_future(ask(http, "/v1/translations", 503, text=LINES[0]))
+        await until(lambda: _requests(http, "first", 1))
+        found = await ask(http, UNLOAD, 202, name="first", wait=False)
+        assert (found["state"], found["requests"]) == ("unloading", 1)
+        await ask(http, UNLOAD, name="first", timeout=0)
+        held.set()
+        assert "has been unloaded" in (await asked)["error"]["message"]
+        assert (await http.get("/ready")).json() == {"status": "ready", "models": {}}
+        found = await ask(http, "/v1/translations", 404, text=LINES[0], model="first")
+        assert "no model is loaded" in found["error"]["message"]
+
+    administered(test)
+
+
+def test_folders_elsewhere_are_not_loaded(administered, folder, tmp_path):
+    (tmp_path / "secret").mkdir()
+    (folder / "link").symlink_to(tmp_path / "secret")
+
+    async def test(http):
+        for path in ("../secret", str(tmp_path / "secret"), "link", "/", ".."):
+            found = await ask(http, LOAD, 403, name="new", path=path)
+            assert "--model-folder" in found["error"]["message"]
+        await ask(http, LOAD, 400, name="new", path="a\0b")
+        for name in ("a b", "", "x" * 129, "a\nb"):
+            await ask(http, LOAD, 400, name=name, path="w1")
+        await ask(http, LOAD, name="whole", path=str(folder / "w1"))
+
+    administered(test)
+
+    async def closed(http):
+        found = await ask(http, LOAD, 403, name="w1")
+        assert "start it with `--model-folder`" in found["error"]["message"]
+        found = await ask(http, SWAP, 422, name="first")
+        assert f"{MODEL}/width" in found["error"]["message"], "it reads its own folder again"
+
+    administered(closed, model_folders=())
+
+
+def test_what_leaves_gives_its_memory_back(administered):
+    async def test(http):
+        await ask(http, LOAD, name="w1")
+        gc.collect()
+        gc.freeze()
+        model = http.app.state.calls.models.pick("w1")
+        gone = [weakref.ref(model), weakref.ref(model.decoder)]
+        del model
+        await ask(http, "/v1/translations", text=LINES[0], model="w1")
+        await ask(http, UNLOAD, name="w1")
+        assert [one() for one in gone] == [None, None]
+
+    try:
+        administered(test)
+    finally:
+        gc.unfreeze()
