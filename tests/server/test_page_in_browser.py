@@ -107,6 +107,10 @@ def test_other_wordings_go_on_from_a_word_again_and_again(browser, best):
     second = browser.text("translation")
     assert second.startswith("Behold the birds of ") and second != first
     assert second.endswith(wordings[1])
+    # nothing stands before the first word
+    firsts = {text.split()[0] for text in browser.open_alternatives(0)}
+    assert "Behold" in firsts and len(firsts) > 3
+    browser.press(ESCAPE)
     browser.click("#first-wording")
     assert browser.text("translation") == best[0] and not browser.shows("first-wording")
 
@@ -222,6 +226,46 @@ def test_an_empty_text_clears_the_page(browser):
     browser.click("#clear")
     assert browser.focused() == "source" and not browser.source()
     wait_until(lambda: not browser.text("translation"))
+
+
+MODELS = """
+const model = (id, source_langs, target_langs) => ({id, input: "text", width: 5, source_langs, target_langs});
+const data = [
+    model("many", ["spa_Latn", "eng_Latn", "zho_Hans"], ["spa_Latn", "eng_Latn", "zho_Hans"]),
+    model("to", null, ["de_DE", "fr"]), model("any", null, null), model("writer", [], []),
+];
+const real = window.fetch;
+window.fetch = (path, ...more) =>
+    path === "v1/models" ? Promise.resolve(Response.json({data})) : real(path, ...more);
+"""
+
+
+def test_models_are_offered_by_their_languages(browser):
+    def offered(name: str) -> list[str]:
+        return browser.texts(f"#{name} option")
+
+    def asked() -> dict:
+        found = browser.module("languages", "it.choice('Y el rey dijo.')")
+        return {name: value for name, value in found.items() if value is not None}
+
+    browser.run(MODELS)
+    browser.module("languages", "it.loadModels()")
+    assert offered("model") == ["whichever fits", "many", "to", "any", "writer"]
+    assert offered("source-lang") == ["detect", "English", "Simplified Chinese", "Spanish"]
+    browser.choose("source-lang", "es")
+    assert offered("target-lang") == ["English", "French", "German", "Simplified Chinese"]
+    browser.choose("target-lang", "zh-Hans")
+    assert asked() == {"model": "many", "source_lang": "spa_Latn", "target_lang": "zho_Hans"}
+    browser.choose("target-lang", "de")
+    assert asked() == {"model": "to", "target_lang": "de_DE"}
+    browser.choose("model", "to")
+    assert offered("source-lang") == [] and offered("target-lang") == ["French", "German"]
+    # the choice stays
+    assert asked() == {"model": "to", "target_lang": "de_DE"}
+    for name, is_whole in (("any", False), ("writer", True)):
+        browser.choose("model", name)
+        assert not browser.shows("source-lang") and not browser.shows("target-lang")
+        assert asked() == {"model": name, "isWhole": is_whole}
 
 
 def test_names_of_languages_and_pieces_of_words(browser):

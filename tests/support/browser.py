@@ -69,7 +69,7 @@ class Browser:
     def module(self, name: str, expression: str) -> Any:
         """Return the value of an expression about `it`, a module of the page."""
         return self.driver.execute_async_script(
-            f"const done = arguments[0]; import('./page/{name}.js').then(it => done({expression}));"
+            f"const done = arguments[0]; import('./page/{name}.js').then(it => {expression}).then(done);"
         )
 
     def press(self, *keys: str) -> None:

@@ -60,7 +60,8 @@ async function translate() {
         finish(text, options);
     } catch (error) {
         if (control !== running) return;
-        complain(error, translate);
+        // the models may be others than this morning
+        complain(error, error.status === 404 ? start : translate);
     } finally {
         control.abort();
         if (running === control) {

@@ -3,13 +3,15 @@
 import { at } from "./elements.js";
 
 const WORDS = {
+    // a stream that has begun
+    200: "The server broke off. Try again.",
     400: "The server does not take this as it is.",
     401: "This server wants a key. Type yours into the field “Key” above the text, or ask whoever runs the server for one.",
     403: "The server does not answer to this page. Open the page at the server's own address.",
-    404: "The server does not have this. Load the page again, as the server may have changed.",
+    404: "The server does not have this any more. Try again, and the page asks what there is.",
     413: "This is too large for the server. Send it in smaller parts.",
     422: "The server cannot work with this.",
-    429: "You have used up what the server gives you for now. Wait a while, then try again.",
+    429: "The server takes no more for now: others use it, or you have used up your share. Wait a while, then try again.",
     500: "The server made a mistake. Try again; if it stays, tell whoever runs the server.",
     501: "The server lacks a part for this. Tell whoever runs the server.",
     503: "The server has too much to do. Wait a few seconds, then try again.",
