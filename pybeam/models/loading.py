@@ -138,8 +138,8 @@ def load_model(
     if not isinstance(path, Sequence):
         raise TypeError(f"`path` must be a directory or a list of them, but is {path!r}")
     directories = [Path(one) for one in path]
-    wanted = _dtype("dtype", dtype, DTYPES)
-    kept = _dtype("cache_dtype", cache_dtype, ("float32", "bfloat16"))
+    wanted = chosen_dtype("dtype", dtype, DTYPES)
+    kept = chosen_dtype("cache_dtype", cache_dtype, ("float32", "bfloat16"))
     is_for_cpus = wanted in INTEGERS or any(
         (directory / DECODER).exists() or quantised_dtype(directory) for directory in directories
     )
@@ -337,7 +337,7 @@ def working_device(device: str | torch.device) -> torch.device:
     return device
 
 
-def _dtype(name: str, given: str | torch.dtype, choices: Iterable[str]) -> torch.dtype | None:
+def chosen_dtype(name: str, given: str | torch.dtype, choices: Iterable[str]) -> torch.dtype | None:
     if given == "auto":
         return None
     dtypes = {choice: DTYPES[choice] for choice in choices}
