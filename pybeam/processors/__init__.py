@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pybeam.processors.grammars import grammar as grammar
     from pybeam.processors.grammars import json_schema as json_schema
     from pybeam.processors.language_models import language_model as language_model
+    from pybeam.processors.languages import lexicon as lexicon
     from pybeam.processors.languages import regex as regex
     from pybeam.processors.penalties import biased_prefix as biased_prefix
     from pybeam.processors.penalties import eos_penalty as eos_penalty
@@ -85,7 +86,7 @@ _NAMES = {
     "ends": "eos_growth first_token force_eos min_length",
     "grammars": "grammar json_schema",
     "language_models": "language_model",
-    "languages": "regex",
+    "languages": "lexicon regex",
     "penalties": "biased_prefix eos_penalty repetition_penalty temperature token_penalty",
     "phrases": "must_contain",
     "sampling": "gumbel sample",

@@ -32,6 +32,8 @@ NO_PAIRS = Automaton.build(
     other=[0, -1, -1],
     other_weight=[0.0, 0.75, 0.75],
 )
+# one begins another, and one goes on as another begins
+WORDS = {"by": [3], "buy": [3, 6, 5], "us": [8, 8], "is": [6], "so": [[5, 10], [9]]}
 # texts of tokens, of which some spell the same
 LETTERS = spelt(None, None, None, "a", None, "b", "ab", None, "c", "é", "bc")
 # words of a language model as tokens, and tokens that go on with words, end some, or are no text

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import pybeam
 from law import grammars
-from law.automata import LETTERS, NAMES, NO_PAIRS, PAIRS, SPELLINGS
+from law.automata import LETTERS, NAMES, NO_PAIRS, PAIRS, SPELLINGS, WORDS
 from law.frames import BLANK, heard
 from pybeam import compat, ctc, drafts, processors, scoring, stopping
 from pybeam.catalogue import allowed_items
@@ -182,6 +182,7 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
     "constraint": lambda model: [processors.constraint(PAIRS)],
+    "lexicon": lambda model: [processors.lexicon(WORDS)],
     "regex": lambda model: [processors.regex("(?:a.|bc|[cé])*", LETTERS)],
     "language_model": lambda model: [
         processors.language_model(NGRAMS, NAMES, weight=0.6),
@@ -246,6 +247,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
     "constraint": lambda model: [processors.constraint(NO_PAIRS)],
     "must_contain": lambda model: [processors.must_contain([[8], [3], [8]])],
+    "lexicon": lambda model: [processors.lexicon({"one": [3], "two": [[9, 3], [8]]})],
     "regex": lambda model: [processors.regex(r"\w?[^a]*", LETTERS)],
     "allowed_items": lambda model: [
         allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
@@ -372,7 +374,8 @@ REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
     *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
     *("allowed_items, renormalised", "allowed_items, behind others"),
-    *("suppress_tokens", "no_unk", "eos_growth", "json_schema", "regex", "prefix_scores, pre_beam"),
+    *("suppress_tokens", "no_unk", "eos_growth", "json_schema", "prefix_scores, pre_beam"),
+    *("regex", "lexicon"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),

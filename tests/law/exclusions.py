@@ -214,6 +214,7 @@ EXCLUSIONS = (
             "constraint",
             "must_contain",
             "regex",
+            "lexicon",
             *ITEMS,
             *GRAMMARS,
             "language_model",

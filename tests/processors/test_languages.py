@@ -1,4 +1,4 @@
-"""Patterns in searches: every output matches, and a wide beam finds the best of all that do."""
+"""Patterns and words in searches: every output keeps to them, and a wide beam finds the best that do."""
 
 from __future__ import annotations
 
@@ -90,3 +90,54 @@ def test_what_does_not_fit_is_refused():
     [whole, cut] = decoder.decode([[3], short], on_error="return")
     assert TEXTS.text(whole.hypotheses[0].tokens) == b"ab" * 5
     assert "`max_length` must be at least 6" in str(cut.error)
+
+
+def test_outputs_are_words_of_a_list(model, tokenizer):
+    words = ["Jesus", "wept", "and", "And", "the", "light", "was", "wisdom", "Let", "said", "God"]
+    rule, scoring = processors.lexicon(words, tokenizer), pybeam.scoring.power(1.0)
+    search = pybeam.variable_beam(6, n_best=6, max_length=12, processors=[rule], scoring=scoring)
+    for result in pybeam.Decoder(model, search).decode(tokenizer.encode(LINES)):
+        for hypothesis in result.hypotheses:
+            assert {*tokenizer.decode(hypothesis.tokens).split()} <= {*words}
+        assert len(tokenizer.decode(result.hypotheses[0].tokens).split()) > 2
+
+
+@pytest.mark.parametrize("name", ["bible-es-en", "spoken-verses-en"])
+def test_words_are_spelt_as_between_spaces(name):
+    tokenizer = pybeam.load_tokenizer(MODEL.parent / name)
+    words = ["light", "lights", "year"]
+    automaton = processors.lexicon(words, tokenizer).automaton
+    for text in ("light", "year light", "lights light year", ""):
+        assert automaton.score(tokenizer.encode_target(text)) == 0
+        assert tokenizer.decode(tokenizer.encode_target(text)) == text
+    for text in ("lightyear", "lighted", "light, year"):
+        assert automaton.score(tokenizer.encode_target(text)) == -float("inf")
+
+
+@pytest.mark.parametrize(
+    ("words", "tokenizer", "error", "problem"),
+    [
+        ("light", "own", TypeError, "`words` must be a list of words, or .* but is 'light'"),
+        (["light"], None, TypeError, "`tokenizer` must be a pybeam.Tokenizer, but is None"),
+        ({"a": [5]}, "own", TypeError, "`tokenizer` must be None for words that are spelt already"),
+        (
+            ["\U0001f600"],
+            "own",
+            ValueError,
+            "words that the tokenizer can spell, but has '\U0001f600'",
+        ),
+        ({"a": []}, None, ValueError, "a spelling has none"),
+        ({"a": "light"}, None, TypeError, "`words` must be a list of token ids, but is 'l'"),
+        (
+            {"a": [5.5]},
+            None,
+            TypeError,
+            "`words` must hold token ids, which are ints, but holds 5.5",
+        ),
+        ([], "own", ValueError, "`words` must have at least one word"),
+    ],
+)
+def test_what_is_no_lexicon(words, tokenizer, error, problem):
+    own = pybeam.load_tokenizer(MODEL.parent / "spoken-numbers-en") if tokenizer else None
+    with pytest.raises(error, match=problem):
+        processors.lexicon(words, own)
