@@ -37,6 +37,13 @@ class Files(FileOptions):
 
     names: tuple[str, ...] = ()
 
+    @property
+    def beside(self) -> tuple[str, tuple[str, ...]]:
+        """Return the files whose lines stand beside those of the input, behind their flag."""
+        if self.phrase_paths:
+            return "--must-contain", self.phrase_paths
+        return "--target", self.target_paths
+
     def check_corpus(self) -> None:
         """Raise UsageError for files that a run in parts cannot have."""
         if self.output_path != "-":
@@ -57,7 +64,7 @@ class Files(FileOptions):
             return Names(self.names)
         return Corpus(
             self.input_paths,
-            targets=self.target_paths,
+            targets=self.beside[1],
             column=options.column,
             target_column=options.target_column,
         )
@@ -79,18 +86,19 @@ class Files(FileOptions):
             yield file
 
     @contextlib.contextmanager
-    def lines(self, input_file: BinaryIO, num_fields: int) -> Iterator[Lines]:
-        """Return the lines of the open input, side by side with their targets if they have two fields."""
+    def lines(self, input_file: BinaryIO) -> Iterator[Lines]:
+        """Return the lines of the open input, with those of the file beside it, if there is one."""
         from pybeam.cli.sources import LineReader, Lines
 
         reader = LineReader(input_file.fileno())
-        if num_fields == 1:
+        flag, paths = self.beside
+        if not paths:
             yield Lines(reader)
             return
-        if len(self.target_paths) != 1:
-            raise click.UsageError("give one --target FILE; several need --output-dir")
-        with open_input(self.target_paths[0], "--target") as target_file:
-            yield Lines(reader, LineReader(target_file.fileno()))
+        if len(paths) > 1:
+            raise click.UsageError(f"give one {flag} FILE; several need --output-dir")
+        with open_input(paths[0], flag) as file:
+            yield Lines(reader, LineReader(file.fileno()), flag)
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ class Run:
                 has_summary=is_shown,
             )
             stack.callback(progress.close)
-            lines = stack.enter_context(self.files.lines(input_file, task.num_fields))
+            lines = stack.enter_context(self.files.lines(input_file))
             writer = OrderedWriter(output_file.fileno())
             is_numbered = self.form.is_json or writes_many(algorithm)
             stack.enter_context(signals.ending_in_order())

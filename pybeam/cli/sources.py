@@ -83,16 +83,19 @@ class Lines:
 
     Args:
         reader: the file.
-        targets: a file that has a line for each of its lines.
+        beside: a file that has a line for each of its lines.
+        flag: names that file in messages.
 
     Attributes:
         num_lines: lines that have been read.
         error: why no more is read; None: the input has ended, or goes on.
     """
 
-    def __init__(self, reader: LineReader, targets: LineReader | None = None) -> None:
-        self._reader = reader
-        self._targets = None if targets is None else targets.lines()
+    def __init__(
+        self, reader: LineReader, beside: LineReader | None = None, flag: str = ""
+    ) -> None:
+        self._reader, self._flag = reader, flag
+        self._beside = None if beside is None else beside.lines()
         self.num_lines = 0
         self.error: str | None = None
 
@@ -108,25 +111,25 @@ class Lines:
             if self.error is not None:
                 self.error = f"line {self.num_lines + 1}: {self.error}"
                 return
-            if self._targets is not None:
-                fields += self._target()
+            if self._beside is not None:
+                fields += self._line_beside()
             if self.error is not None:
                 return
             self.num_lines += 1
             yield tuple(fields)
-        if self._targets is not None and self.has_ended and next(self._targets, None) is not None:
-            self.error = f"the input ends after line {self.num_lines}, but --target goes on"
+        if self._beside is not None and self.has_ended and next(self._beside, None) is not None:
+            self.error = f"the input ends after line {self.num_lines}, but {self._flag} goes on"
 
-    def _target(self) -> list[bytes]:
-        assert self._targets is not None
-        line = next(self._targets, None)
+    def _line_beside(self) -> list[bytes]:
+        assert self._beside is not None
+        line = next(self._beside, None)
         number = self.num_lines + 1
         if line is None:
-            self.error = f"--target ends before line {number} of the input"
+            self.error = f"{self._flag} ends before line {number} of the input"
             return []
         field = self._checked(line)
         if self.error is not None:
-            self.error = f"line {number} of --target: {self.error}"
+            self.error = f"line {number} of {self._flag}: {self.error}"
         return [field]
 
     def _checked(self, line: bytes) -> bytes:

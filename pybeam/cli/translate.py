@@ -22,7 +22,7 @@ FORM = section("Form of the output", FormOptions)
 @click.command(
     cls=SectionCommand,
     short_help="Translate lines of text.",
-    sections=[text_files(), UNITS, corpus_section(), *SECTIONS, SPEED, FORM],
+    sections=[text_files("phrase_paths"), UNITS, corpus_section(), *SECTIONS, SPEED, FORM],
 )
 def translate(**values: Any) -> int:
     """Translate lines of text with a model that is loaded from a folder or the hub.
@@ -48,6 +48,7 @@ def translate(**values: Any) -> int:
       pybeam translate --model DIR --algorithm sample --temperature 0.8 --top-p 0.95 < in.es
       pybeam translate --model DIR --input corpus.es.gz --output-dir OUT --processes auto
       pybeam translate --model DIR --recipe ctranslate2 --width 5 --no-repeat-ngram 3 < in.es
+      pybeam translate --model DIR --input in.es --must-contain terms.txt --width 10 > out.en
       pybeam translate --model DIR --unit document --sentence-lang es --protect '<[^>]*>' < in.es
 
     \b
@@ -65,4 +66,5 @@ def translate(**values: Any) -> int:
     units.check(run.form)
     from pybeam.corpus import Translate
 
-    return run.execute(Translate(**vars(units)))
+    has_phrases = bool(run.files.phrase_paths)
+    return run.execute(Translate(**vars(units), has_phrases=has_phrases))

@@ -43,7 +43,8 @@ class Corpus:
 
     Args:
         paths: the files, in order.
-        targets: for `Score`: files with as many lines, the translations.
+        targets: files with as many lines, which stand beside those of `paths`: for `Score` the translations,
+            for `Translate` with phrases the phrases.
         column: the column of Parquet files, or the field of JSON Lines, that holds the text.
         target_column: for `Score`: one that holds the translation, in place of `targets`.
 
@@ -347,11 +348,11 @@ def _paired(sources: Iterator[Line], targets: Iterator[Line]) -> Iterator[Line]:
     for source in sources:
         target = next(targets, None)
         if target is None:
-            raise CorpusError(f"the targets end before line {num + 1} of the input")
+            raise CorpusError(f"the files beside it end before line {num + 1} of the input")
         num += 1
         yield (*source, *target)
     if next(targets, None) is not None:
-        raise CorpusError(f"the input ends after line {num}, but the targets go on")
+        raise CorpusError(f"the input ends after line {num}, but the files beside it go on")
 
 
 def _zstandard(path: str) -> Any:

@@ -40,7 +40,6 @@ MakeRequest = Callable[[Line], tuple[Request | Joined, str]]
 class Task(ABC):
     """The task for every line. A subclass is a frozen dataclass, which pickles."""
 
-    num_fields: ClassVar[int] = 1
     takes_sound: ClassVar[bool] = False
     wants_log_probs: ClassVar[bool] = False
     item: ClassVar[str] = "line"
@@ -87,6 +86,8 @@ class Translate(Task):
         max_source_length: tokens that a source may have; None: as many as the model takes.
         long_sources: what becomes of a longer one: "cut", "split" (`pybeam.text.units.at_most`) or "skip",
             which makes the line fail.
+        has_phrases: whether a line has a second field, with phrases between tabs, all of which the
+            translation must contain; see `pybeam.processors.must_contain`.
     """
 
     unit: str = "line"
@@ -94,6 +95,7 @@ class Translate(Task):
     protect: tuple[str, ...] = ()
     max_source_length: int | None = None
     long_sources: str = "cut"
+    has_phrases: bool = False
 
     @property
     def joins(self) -> bool:
@@ -106,6 +108,9 @@ class Translate(Task):
         skips = self.long_sources == "skip"
 
         def make(line: Line) -> tuple[Request | Joined, str]:
+            if self.has_phrases:
+                request, warning = text_request(tokenizer, limit, line[0], skips=skips)
+                return with_phrases(request, line[1], tokenizer), warning
             if not self.joins:
                 return text_request(tokenizer, limit, line[0], skips=skips)
             template = split(text_of(line[0]))
@@ -118,6 +123,19 @@ class Translate(Task):
             return Joined(template, tuple(request for request, _ in made)), "; ".join(warnings)
 
         return make
+
+    def processors(self, directory: str) -> Sequence[Processor]:
+        if not self.has_phrases:
+            return ()
+        from pybeam.processors import must_contain
+
+        if self.joins:
+            raise ValueError(
+                "phrases that translations must contain cannot be combined with documents, protected texts "
+                "or long sources that are split: nobody says which part has which phrase; leave one of them "
+                "out"
+            )
+        return (must_contain(),)
 
     def format(
         self, form: Form, directory: str, tokenizer: Tokenizer, algorithm: Algorithm
@@ -158,7 +176,6 @@ class Translate(Task):
 class Score(Task):
     """A line is a text and its translation, which is scored."""
 
-    num_fields: ClassVar[int] = 2
     wants_log_probs: ClassVar[bool] = True
 
     def requests(self, directory: str, tokenizer: Tokenizer, limit: int | None) -> MakeRequest:
@@ -306,6 +323,19 @@ def text_request(
         tokens = cut(tokens, tokenizer.encode(""), limit)
     # the id comes back with the result, which may show the source again
     return Request(tokens, id=tokens), warning
+
+
+def with_phrases(request: Request, field: bytes | Unreadable, tokenizer: Tokenizer) -> Request:
+    """Return the request of an output that contains the phrases between the tabs of a field.
+
+    Raises:
+        ValueError: the field is no UTF-8 text, or there are too many phrases.
+    """
+    # few lines have any
+    from pybeam.processors import must_contain
+
+    phrases = [text for text in text_of(field).split("\t") if text.strip()]
+    return dataclasses.replace(request, processors=[must_contain(phrases, tokenizer)])
 
 
 def _pieces(directory: str) -> Pieces:

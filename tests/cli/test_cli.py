@@ -326,3 +326,26 @@ def test_help_teaches(capfd):
     text = capfd.readouterr().out
     for phrase in ("Examples:", "Exit codes:", "--threshold NATS", "Pruning"):
         assert phrase in text
+
+
+def test_translations_contain_the_phrases_beside_their_lines(translate, expected, tmp_path):
+    phrases = tmp_path / "terms.txt"
+    phrases.write_text("\nthere was\tcome to pass\n\n \t\n")
+    code, lines, errors = translate(LINES, "--must-contain", str(phrases), "--quiet")
+    assert (code, errors) == (0, "")
+    assert lines[0::2] == expected[0::2] and lines[3] == expected[3]
+    assert all(phrase in lines[1] for phrase in ("there was", "come to pass"))
+
+
+def test_phrases_fail_with_their_line(translate, expected, tmp_path):
+    phrases = tmp_path / "terms.txt"
+    phrases.write_text("\n" + "abc " * 300 + "\n\n\n")
+    code, lines, errors = translate(LINES, "--must-contain", str(phrases), "--quiet")
+    assert (code, lines) == (1, [expected[0], "", *expected[2:]])
+    assert "error: line 2: `max_length` must be at least" in errors
+    phrases.write_text("\n")
+    assert (
+        "--must-contain ends before line 2" in translate(LINES, "--must-contain", str(phrases))[2]
+    )
+    code, _, errors = translate(LINES, f"--must-contain={phrases}", "--unit", "document")
+    assert code != 0 and "cannot be combined with documents" in errors

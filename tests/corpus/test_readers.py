@@ -149,9 +149,9 @@ def test_parquet(tmp_path):
 def test_pairs(write):
     source, target = write("a", b"uno\ndos\n"), write("b", b"one\ntwo\n")
     assert list(Corpus([source], targets=[target])) == [(b"uno", b"one"), (b"dos", b"two")]
-    with pytest.raises(CorpusError, match="targets end before line 2"):
+    with pytest.raises(CorpusError, match="files beside it end before line 2"):
         list(Corpus([source], targets=[write("c", b"one\n")]))
-    with pytest.raises(CorpusError, match="ends after line 2, but the targets go on"):
+    with pytest.raises(CorpusError, match="ends after line 2, but the files beside it go on"):
         list(Corpus([source], targets=[write("d", b"one\ntwo\nthree\n")]))
 
 

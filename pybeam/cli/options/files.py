@@ -50,6 +50,9 @@ class FileOptions:
             several times, and be .gz, .zst, .jsonl or .parquet.
         target_paths: UTF-8 text, the translation of each line of the input; `-`: stdin. With --output-dir it
             may be given several times.
+        phrase_paths: UTF-8 text, the phrases that the translation of each line of the input must contain,
+            such as terms, with tabs between them; an empty line asks for nothing. With --output-dir it may be
+            given several times.
         output_path: Where to write; `-` or nothing: stdout. Written line by line, so that what is finished is
             never lost.
     """
@@ -58,6 +61,7 @@ class FileOptions:
         "FILE", ("-",), flag="--input", shows=False, is_common=True
     )
     target_paths: tuple[PathOrDash, ...] = option("FILE", (), flag="--target", is_common=True)
+    phrase_paths: tuple[FilePath, ...] = option("FILE", (), flag="--must-contain")
     output_path: PathOrDash = option("FILE", "-", flag="--output", shows=False, is_common=True)
 
 
