@@ -5,7 +5,7 @@
 
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
-#include "ops/catalogue.h"
+#include "ops/automata.h"
 #include "ops/ctc.h"
 #include "ops/edits.h"
 #include "ops/embed.h"
@@ -76,11 +76,15 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
     m.def(
-        "catalogue_walk(Tensor[] arrays, Tensor parent, Tensor(a!) state, Tensor row_slot, "
-        "Tensor node, Tensor token, Tensor num_generated) -> Tensor");
+        "automaton_walk(Tensor[] arrays, Tensor parent, Tensor(a!) state, Tensor row_slot, "
+        "Tensor node, Tensor token, Tensor position, Tensor line, Tensor prefix_length, "
+        "Tensor max_length) -> Tensor");
     m.def(
-        "catalogue_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
+        "automaton_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
         "bool eos_first, int num_columns, int normalise) -> Tensor");
+    m.def(
+        "automaton_logits(Tensor(a!) logits, Tensor[] arrays, Tensor node, Tensor line, "
+        "int[] eos_ids) -> ()");
     m.def(
         "edit_logits(Tensor(a!) logits, int[] rules, Tensor[] arrays, Tensor history, "
         "Tensor prompt, Tensor slot, Tensor position, Tensor prefix_length, Tensor max_length, "
@@ -127,8 +131,9 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::gather_rows>(m, "gather_rows");
     pybeam::implement<&pybeam::scatter_rows>(m, "scatter_rows");
     pybeam::implement<&pybeam::backtrace>(m, "backtrace");
-    pybeam::implement<&pybeam::catalogue_walk>(m, "catalogue_walk");
-    pybeam::implement<&pybeam::catalogue_columns>(m, "catalogue_columns");
+    pybeam::implement<&pybeam::automaton_walk>(m, "automaton_walk");
+    pybeam::implement<&pybeam::automaton_columns>(m, "automaton_columns");
+    pybeam::implement<&pybeam::automaton_logits>(m, "automaton_logits");
     pybeam::implement<&pybeam::edit_logits>(m, "edit_logits");
     pybeam::implement<&pybeam::ctc_beam_search>(m, "ctc_beam_search");
     pybeam::implement<&pybeam::ctc_align>(m, "ctc_align");

@@ -45,11 +45,11 @@ class Top(IntEnum):
 
 
 class Normalise(IntEnum):
-    """The tokens whose probabilities sum to 1 in a catalogue's search (kernel data)."""
+    """The tokens whose probabilities sum to 1 among columns (kernel data)."""
 
     NOTHING = 0  # they are log-probabilities already
     VOCABULARY = 1
-    COLUMNS = 2  # what the catalogue allows
+    COLUMNS = 2  # what is allowed
 
 
 class Edit(IntEnum):
@@ -68,6 +68,9 @@ class Edit(IntEnum):
     LOG_SOFTMAX = 10  # go on with log-probabilities, in a list of edits of both stages
     MARKS = 11  # keep marks, the ids from one on, in order around segments of text
     RECORD = 12  # write down the log-probabilities of some tokens at one place, and change nothing
+    AUTOMATON = (
+        13  # allow what an automaton allows and add its weights, where steps follow one another
+    )
 
 
 class EditRule(NamedTuple):
@@ -102,11 +105,11 @@ class ColumnRules(NamedTuple):
 
 
 class ColumnTokens(NamedTuple):
-    """The tokens of the columns of each row: those of the edges of its node in a tree, and EOS."""
+    """The tokens of the columns of each row: those of the edges of its state, and EOS."""
 
     token: Tensor  # [E] int32, of every edge
-    first: Tensor  # [F + 1] int32, edges of node n < F are first[n] .. first[n + 1]
-    node: Tensor  # [R] int32, the node of each row; -1 outside
+    first: Tensor  # [F + 1] int32, edges of state s < F are first[s] .. first[s + 1]
+    node: Tensor  # [R] int32, the state of each row; -1 outside
     eos_id: int
     eos_first: bool  # see `ColumnRules`
 

@@ -9,7 +9,7 @@ from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
-from pybeam.backends.arrays import CatalogueArrays
+from pybeam.backends.torch_automata import CatalogueArrays
 from pybeam.contracts import ColumnRules, Normalise
 
 EOS = 2
@@ -18,7 +18,7 @@ EOS = 2
 class CatalogueColumns(Kernel):
     """Rows at nodes of a tree in which each of so many nodes has so many children."""
 
-    op = "catalogue_columns"
+    op = "automaton_columns"
     label = "{} rows, V={}, {} nodes of {}"
     cases = Cases(
         cpu=cases(["float32"], [(50, 8000, 1000, 64), (5, 32000, 1000, 512)]),
@@ -59,10 +59,10 @@ class CatalogueColumns(Kernel):
         self._ban[allowed] = 0
 
     def ours(self, backend: backends.Backend, logits: Tensor, arrays, node, line, rules) -> Tensor:
-        return backend.catalogue_columns(arrays, logits, node, line, rules)
+        return backend.automaton_columns(arrays, logits, node, line, rules)
 
     def in_torch(self, logits: Tensor, *_: object) -> Tensor:
         return torch.log_softmax(logits, 1) + self._ban
 
 
-bench_catalogue_columns = times(CatalogueColumns)
+bench_automaton_columns = times(CatalogueColumns)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "../params/automata.h"
 #include "log_sum.h"
 #include "parallel.h"
 
@@ -32,6 +33,7 @@ class EditedRow {
   public:
     EditedRow(const EditParams& params, int64_t row, float* logits, int64_t vocab_size)
         : p_(params),
+          row_(row),
           logits_(logits),
           size_(vocab_size),
           slot_(params.slot[row]),
@@ -72,6 +74,8 @@ class EditedRow {
                 return order_marks(edit.number, edit.ints[slot_]);
             case EditKind::kRecord:
                 return record(edit, edit.ints + slot_ * edit.size);
+            case EditKind::kAutomaton:
+                return shape_row(*edit.automaton, row_, logits_, size_);
         }
     }
 
@@ -218,6 +222,7 @@ class EditedRow {
     }
 
     const EditParams& p_;
+    const int64_t row_;
     float* const logits_;
     const int64_t size_;
     const int64_t slot_;

@@ -9,7 +9,7 @@
 
 #include "../dispatch.h"
 #include "../params/layer_norm.h"
-#include "catalogue.h"
+#include "automata.h"
 #include "numbers.h"
 #include "selection.h"
 #include "sublayers.h"

@@ -208,7 +208,8 @@ class BeamProgram {
 
     // The edits of the rows that were read, whose arrays are still there; null if there are none.
     const EditParams* of_rows(StepEdits& edits) const {
-        const EditedRows rows{rows_[kRowSlot], rows_[kPosition], rows_[kNode], num_rows_};
+        const EditedRows rows{rows_[kRowSlot], rows_[kToken], rows_[kPosition], rows_[kNode],
+                              num_rows_};
         return edits.of(rows, tree_, beams_, rules_.eos);
     }
 
@@ -306,17 +307,21 @@ class BeamProgram {
         params.capacity = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
     }
 
-    // Goes on in a catalogue's tree, by the tokens of the rows that were read.
+    // Goes on to the states of the rows that were read.
     void walk(StepColumns& columns) const {
-        CatalogueWalkParams params{};
+        AutomatonWalkParams params{};
         params.parent = tree_.parent;
         params.num_slots = tree_.num_slots;
         params.max_nodes = tree_.max_nodes;
         params.row_slot = rows_[kRowSlot];
         params.node = rows_[kNode];
         params.token = rows_[kToken];
+        params.position = rows_[kPosition];
+        params.prefix_length = beams_.ints + Beams::kPrefixLength;
+        params.max_length = beams_.ints + Beams::kMaxLength;
+        params.limit_stride = Beams::kNumInts;
         params.num_rows = num_rows_;
-        columns.walk(params, rows_[kPosition], beams_.ints + Beams::kPrefixLength, Beams::kNumInts);
+        columns.walk(params);
     }
 
     // Every EOS becomes the first one, and the original tokens are kept.

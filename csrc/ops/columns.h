@@ -1,12 +1,12 @@
-// The columns of a catalogue in the steps of a program, and the choice among them.
+// The columns of automata in the steps of a program, and the choice among them.
 #pragma once
 
 #include <vector>
 
-#include "../params/catalogue.h"
+#include "../params/automata.h"
 #include "../params/select.h"
 #include "../scratch.h"
-#include "catalogue.h"
+#include "automata.h"
 #include "check.h"
 #include "slot_outputs.h"
 
@@ -15,20 +15,21 @@ namespace pybeam {
 // The columns of all steps of some slots, see `StepColumns` in Python.
 class StepColumns {
   public:
-    // Filters are those of slots, and `node` is where nodes of token trees [slots, nodes] are, or
-    // all rows of a slot [slots]. Layers of columns are kept in `outputs`.
+    // A line of a slot is its filter, or the state where it starts, and `node` is where nodes of
+    // token trees [slots, nodes] are, or all rows of a slot [slots]. Layers of columns are kept in
+    // `outputs`.
     StepColumns(TensorList arrays, const Tensor& line, const Tensor& node, int64_t eos_id,
                 bool eos_first, int64_t normalise, SlotOutputs* outputs)
         : outputs_(outputs) {
-        const CatalogueArguments own(arrays);
+        const AutomataArguments own(arrays);
         moves_ = node.dim() == 2;
         if (!moves_) check_dim("node", node, 1);
-        walk_.tree = own.tree;
+        walk_.automata = own.automata;
         walk_.state = state<int32_t>("node", node, ScalarType::kInt32, node.sizes());
         walk_.num_slots = node.size(0);
         walk_.max_nodes = moves_ ? node.size(1) : 0;
-        line_ = state<const int32_t>("line", line, ScalarType::kInt32, {walk_.num_slots});
-        columns_.tree = own.tree;
+        walk_.line = state<const int32_t>("line", line, ScalarType::kInt32, {walk_.num_slots});
+        columns_.automata = own.automata;
         columns_.words = own.filters;
         columns_.num_filters = own.num_filters;
         columns_.num_words = own.num_words;
@@ -42,49 +43,46 @@ class StepColumns {
     // slot have the same, nobody sums over others, and this is less work for so many rows.
     void pack(const LinearWeights& output, const Tensor& slot, int64_t num_rows) {
         if (moves_ || columns_.normalise == Normalise::kVocabulary) return;
-        is_packed_ = outputs_->pack(output, walk_.tree, walk_.state, walk_.num_slots,
+        is_packed_ = outputs_->pack(output, walk_.automata, walk_.state, walk_.num_slots,
                                     static_cast<int32_t>(columns_.eos_id), slot, num_rows);
     }
 
-    // Finds the nodes of these rows, whose trees and places are given, and their positions.
-    // Prefixes are those of slots, `stride` apart.
-    void walk(const CatalogueWalkParams& rows, const int32_t* position,
-              const int32_t* prefix_length, int64_t stride) {
+    // Finds the states of these rows, whose trees, places and limits are given.
+    void walk(const AutomatonWalkParams& rows) {
         const int64_t num_rows = rows.num_rows;
         PYBEAM_CHECK_VALUE(
             rows.num_slots == walk_.num_slots && (!moves_ || rows.max_nodes == walk_.max_nodes),
             "`node` must have a number for each of ", rows.num_slots,
             " token trees, or for each of their nodes");
-        int32_t *line = row_line_.room(num_rows), *num_generated = num_generated_.room(num_rows);
-        int32_t* node = node_.room(num_rows);
+        int32_t *node = node_.room(num_rows), *line = line_.room(num_rows);
         const LinearWeights** layer = layer_.room(is_packed_ ? num_rows : 0);
         for (int64_t row = 0; row < num_rows; ++row) {
             const int64_t slot = rows.row_slot[row];
             PYBEAM_CHECK(slot >= 0 && slot < walk_.num_slots, "`slot` is out of range");
-            line[row] = line_[slot];
             if (!moves_) node[row] = walk_.state[slot];
+            if (!moves_) line[row] = walk_.line[slot];
             if (is_packed_) layer[row] = outputs_->of(slot);
-            num_generated[row] = position[row] - prefix_length[slot * stride];
         }
-        CatalogueWalkParams walk = rows;
-        walk.tree = walk_.tree;
+        AutomatonWalkParams walk = rows;
+        walk.automata = walk_.automata;
         walk.state = walk_.state;
-        walk.num_generated = num_generated;
+        walk.line = walk_.line;
         walk.out = node;
-        if (moves_) launch_catalogue_walk(walk);
+        walk.line_out = line;
+        if (moves_) launch_automaton_walk(walk);
         columns_.node = node;
         columns_.line = line;
         columns_.layer = is_packed_ ? layer : nullptr;
         columns_.num_rows = num_rows;
-        columns_.num_columns = most_edges(columns_.tree, node, num_rows) + 1;
+        columns_.num_columns = most_edges(columns_.automata, node, num_rows) + 1;
         columns_.out = out_.room(num_rows * columns_.num_columns);
     }
 
     // The call that makes them of the logits of the rows.
-    CatalogueColumnsParams* params() { return &columns_; }
+    AutomatonColumnsParams* params() { return &columns_; }
 
     ColumnTokens tokens() const {
-        return {columns_.tree,
+        return {columns_.automata,
                 columns_.node,
                 columns_.num_rows,
                 columns_.num_columns,
@@ -93,14 +91,13 @@ class StepColumns {
     }
 
   private:
-    CatalogueWalkParams walk_{};
-    bool moves_;           // else rows of a slot stay at its node
-    const int32_t* line_;  // per slot
-    CatalogueColumnsParams columns_{};
+    AutomatonWalkParams walk_{};
+    bool moves_;  // else rows of a slot stay at its node
+    AutomatonColumnsParams columns_{};
     SlotOutputs* outputs_;
     bool is_packed_ = false;
-    Scratch<int32_t> node_, row_line_, num_generated_;  // per row
-    Scratch<const LinearWeights*> layer_;               // per row
+    Scratch<int32_t> node_, line_;         // per row
+    Scratch<const LinearWeights*> layer_;  // per row
     Scratch<float> out_;
 };
 

@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "../params/automata.h"
 #include "../params/beams.h"
 #include "../params/edits.h"
 #include "../scratch.h"
+#include "automata.h"
 #include "check.h"
 
 namespace pybeam {
@@ -41,8 +43,14 @@ class EditList {
                            [](const Edit& edit) { return edit.reads_history(); });
     }
 
-    // All but what is about rows, and about limits of slots.
-    EditParams params() const {
+    // The automata of `kAutomaton`, and where rows are in them; all but what is about rows.
+    const std::vector<AutomatonWalkParams>& walks() const { return walks_; }
+
+    // All but what is about rows, and about limits of slots. The automata of rows are given.
+    EditParams params(const AutomatonLogitsParams* automata = nullptr) {
+        for (Edit& edit : edits_) {
+            if (edit.kind == EditKind::kAutomaton) edit.automaton = automata++;
+        }
         EditParams params{};
         params.edits = edits_.data();
         params.num_edits = static_cast<int64_t>(edits_.size());
@@ -112,8 +120,26 @@ class EditList {
                 edit.record = state<float>("arrays", record, ScalarType::kFloat32, record.sizes());
                 return edit;
             }
+            case EditKind::kAutomaton:
+                take_automaton();
+                return edit;
         }
         fail<std::invalid_argument>("an edit must be one of `Edit`, but is ", kind);
+    }
+
+    void take_automaton() {
+        constexpr size_t kArrays = 4;
+        PYBEAM_CHECK_VALUE(arrays_.size() >= kArrays, "`arrays` must have those of a pool");
+        const AutomataArguments own(arrays_.first(kArrays));
+        arrays_ = arrays_.subspan(kArrays);
+        AutomatonWalkParams walk{};
+        walk.automata = own.automata;
+        walk.line = ints(next(1));
+        const Tensor& states = next(2);
+        walk.num_slots = states.size(0);
+        walk.max_nodes = states.size(1);
+        walk.state = state<int32_t>("arrays", states, ScalarType::kInt32, states.sizes());
+        walks_.push_back(walk);
     }
 
     const Tensor& next(int64_t dim) { return checked("arrays", taken(), dim); }
@@ -142,6 +168,7 @@ class EditList {
     }
 
     std::vector<Edit> edits_;
+    std::vector<AutomatonWalkParams> walks_;
     TensorList arrays_;  // of edits that come
     int64_t num_slots_;
     const int32_t* prompt_ = nullptr;
@@ -151,6 +178,7 @@ class EditList {
 // The rows of a step, each with its node in the tree of its slot.
 struct EditedRows {
     const int32_t* slot;
+    const int32_t* token;
     const int32_t* position;
     const int32_t* node;
     int64_t num;
@@ -167,7 +195,8 @@ class StepEdits {
     const EditParams* of(const EditedRows& rows, const Tree& tree, const Beams& beams,
                          const EosIds& eos) {
         if (list_.empty()) return nullptr;
-        params_ = list_.params();
+        automata_.resize(list_.walks().size());
+        params_ = list_.params(automata_.data());
         params_.slot = rows.slot;
         params_.position = rows.position;
         params_.prefix_length = beams.ints + Beams::kPrefixLength;
@@ -175,10 +204,40 @@ class StepEdits {
         params_.limit_stride = Beams::kNumInts;
         params_.eos = eos;
         if (list_.reads_history() && rows.num > 0) read_history(rows, tree);
+        if (!automata_.empty()) walk(rows, tree);
         return &params_;
     }
 
   private:
+    // Finds the states of the rows.
+    void walk(const EditedRows& rows, const Tree& tree) {
+        int32_t* out = states_.room(2 * rows.num * std::ssize(automata_));
+        for (size_t i = 0; i < automata_.size(); ++i, out += 2 * rows.num) {
+            AutomatonWalkParams walk = list_.walks()[i];
+            PYBEAM_CHECK(walk.num_slots == tree.num_slots && walk.max_nodes == tree.max_nodes,
+                         "states must have a place for each node of the token trees");
+            walk.parent = tree.parent;
+            walk.row_slot = rows.slot;
+            walk.node = rows.node;
+            walk.token = rows.token;
+            walk.position = rows.position;
+            walk.prefix_length = params_.prefix_length;
+            walk.max_length = params_.max_length;
+            walk.limit_stride = params_.limit_stride;
+            walk.num_rows = rows.num;
+            walk.out = out;
+            walk.line_out = out + rows.num;
+            launch_automaton_walk(walk);
+            AutomatonLogitsParams& own = automata_[i];
+            own.automata = walk.automata;
+            own.node = walk.out;
+            own.line = walk.line_out;
+            own.num_rows = rows.num;
+            own.eos = params_.eos;
+            check_states(own);
+        }
+    }
+
     void read_history(const EditedRows& rows, const Tree& tree) {
         params_.history_size = *std::max_element(rows.position, rows.position + rows.num) + 1;
         BacktraceParams params{};
@@ -198,7 +257,8 @@ class StepEdits {
 
     EditList list_;
     EditParams params_{};
-    Scratch<int32_t> history_, length_;
+    Scratch<int32_t> history_, length_, states_;
+    std::vector<AutomatonLogitsParams> automata_;
 };
 
 // See `Edits` in Python. History [rows, tokens] is read where an edit needs it.
@@ -211,7 +271,8 @@ inline void edit_logits(const Tensor& logits, IntList rules, TensorList arrays,
                        "`logits` must be float32, but is ", logits.scalar_type());
     check_dim("prefix_length", prefix_length, 1);
     const int64_t num_rows = logits.size(0), num_slots = prefix_length.size(0);
-    const EditList edits(rules, arrays, prompt, num_slots);
+    EditList edits(rules, arrays, prompt, num_slots);
+    PYBEAM_CHECK_VALUE(edits.walks().empty(), "`rules` must have no automaton");
     check_dim("history", history, 2);
     const int64_t history_size = history.size(1);
     const Argument<int32_t> history_arg("history", history, ScalarType::kInt32,

@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "catalogue.h"
 #include "draft_program.h"
 #include "python.h"
 #include "python_layer_program.h"
@@ -207,7 +206,7 @@ inline ColumnTokens column_tokens_of(PyObject* given, const Tensor& logits) {
     const Tensor node = tensor_of(PyTuple_GetItem(given, 2));
     check_dim("logits", logits, 2);
     ColumnTokens columns{};
-    columns.tree = catalogue_tree_of(token, first);
+    columns.automata = edges_of(token, first);
     columns.node = state<const int32_t>("node", node, ScalarType::kInt32, {node.numel()});
     columns.num_rows = node.numel();
     columns.num_columns = logits.size(1);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../params/catalogue.h"
+#include "../params/automata.h"
 #include "../params/panels.h"
 #include "../scratch.h"
 #include "check.h"
@@ -21,7 +21,7 @@ class SlotOutputs {
     // Packs the layers of these slots whose columns are not there. The tokens of a slot are those
     // of the edges of its node. Returns false, and packs nothing, where so many rows have less work
     // with all columns.
-    bool pack(const LinearWeights& output, const CatalogueTree& tree, const int32_t* node,
+    bool pack(const LinearWeights& output, const Automata& tree, const int32_t* node,
               int64_t num_slots, int32_t eos_id, const Tensor& slot, int64_t num_rows) {
         const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
         int64_t num_tokens = 0;

@@ -22,11 +22,14 @@ enum class EditKind : int32_t {
     kLogSoftmax,
     kMarks,
     kRecord,
+    kAutomaton,
 };
 
 // Where the tokens of `kRecord` begin in its line of `ints`: behind how many tokens of the prefix
 // follow that place, and the line of the record.
 constexpr int64_t kRecordTokens = 2;
+
+struct AutomatonLogitsParams;
 
 // One edit. Its arrays have a line per slot, and those that it lacks are null.
 struct Edit {
@@ -39,6 +42,8 @@ struct Edit {
     int64_t longest;       // tokens of a sequence
     float* record;         // [num_records, size - kRecordTokens], what is written down
     int64_t num_records;
+    // the states of all rows, of `kAutomaton`
+    const AutomatonLogitsParams* automaton;
 
     bool reads_history() const {
         return kind == EditKind::kRepetition || kind == EditKind::kNgram ||

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "catalogue.h"
+#include "automata.h"
 #include "edits.h"
 #include "types.h"
 
@@ -35,7 +35,7 @@ struct SelectParams {
     int num_threads;
     const EditParams* edits;  // of the logits that `launch_layers` computes; or null
     // makes what is chosen among of those logits; or null
-    CatalogueColumnsParams* columns;
+    AutomatonColumnsParams* columns;
 
     int32_t* token_out;
     int32_t* parent_out;

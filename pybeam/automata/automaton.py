@@ -211,12 +211,12 @@ class Automaton:
     def num_edges(self) -> int:
         return len(self.token)
 
-    @property
+    @cached_property
     def is_sparse(self) -> bool:
         """Whether nothing but tokens with an edge may follow any state."""
-        return not ((self.failure != NOWHERE).any() or (self.other != NOWHERE).any())
+        return not bool((self.failure != NOWHERE).any() or (self.other != NOWHERE).any())
 
-    @property
+    @cached_property
     def max_children(self) -> int:
         """The most edges of a state."""
         return int(np.diff(self.first).max())

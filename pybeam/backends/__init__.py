@@ -19,7 +19,6 @@ from torch import Tensor
 
 from pybeam.backends.arrays import (
     Beams,
-    CatalogueArrays,
     Drafts,
     PlanRules,
     TreeArrays,
@@ -30,7 +29,6 @@ from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
 from pybeam.contracts import (
     Cells,
-    ColumnRules,
     Distances,
     EditRule,
     NewNodes,
@@ -146,9 +144,10 @@ class Backend(Protocol):
     scatter_rows: Callable[[Tensor, Tensor, Tensor], None]
     backtrace: Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
-    # `torch_catalogue` says what these do
-    catalogue_walk: Callable[..., Tensor]
-    catalogue_columns: Callable[[CatalogueArrays, Tensor, Tensor, Tensor, ColumnRules], Tensor]
+    # `torch_automata` says what these do
+    automaton_walk: Callable[..., Tensor]
+    automaton_columns: Callable[..., Tensor]
+    automaton_logits: Callable[..., None]
 
     # `torch_layers` says what these do
     linear: Callable[[Tensor, Tensor, Tensor, OptionalTensor, OptionalTensor, int, bool], None]

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from pybeam.contracts import ColumnRules, Survivors
+from pybeam.contracts import Survivors
 
 INT_COLUMNS = (
     # columns of the report, which the engine reads after every step, come first
@@ -299,21 +299,3 @@ class SelectInputs(NamedTuple):
     best_finished: Tensor  # [A] float32
     forced: Tensor  # [A] int32, next token of the prefix or -1
     ban_eos: Tensor  # [A] bool
-
-
-class CatalogueArrays(NamedTuple):
-    """A catalogue's tree and its filters; see `pybeam.catalogue.levels.Levels`."""
-
-    token: Tensor  # [E] int32, of every edge; edge e leads to node e + 1
-    first: Tensor  # [F + 1] int32, edges of node n < F are first[n] .. first[n + 1]
-    words: Tensor  # [T, 2 * W] int32, per filter: bits of the nodes it enters, then of those where it may end
-
-
-class StepColumns(NamedTuple):
-    """The columns of a catalogue in all steps of some slots."""
-
-    arrays: CatalogueArrays
-    line: Tensor  # [S] int32, the filter of each slot
-    # [S, N] int32, where each node of the token trees is in the catalogue's tree, or [S], all nodes of a slot
-    node: Tensor
-    rules: ColumnRules

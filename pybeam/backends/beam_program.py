@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from pybeam.backends.arrays import NO_LIMIT, StepColumns
+from pybeam.backends.arrays import NO_LIMIT
 from pybeam.backends.layer_program import LayerProgram
 from pybeam.contracts import ColumnTokens, EditList, Survivors
 
@@ -90,7 +90,7 @@ class BeamProgram(Protocol):
         layers: LayerProgram,
         given: tuple[Any, ...],
         edits: tuple[EditList, Tensor],
-        columns: StepColumns | None,
+        columns: Any,  # `StepColumns` of `torch_automata`, or None
         live: Tensor,
         most: int,
         ends: Tensor,

@@ -16,7 +16,6 @@ from torch import Tensor
 from pybeam.backends import defaults, torch_layers, torch_plan
 from pybeam.backends.arrays import (
     Beams,
-    CatalogueArrays,
     Drafts,
     TreeArrays,
 )
@@ -64,7 +63,7 @@ def operator(name: str) -> Callable[..., Any]:
 
 _select = operator("select")
 _tree_attention = operator("tree_attention")
-_catalogue_columns = operator("catalogue_columns")
+_automaton_columns = operator("automaton_columns")
 _edit_logits = operator("edit_logits")
 _log_softmax = operator("log_softmax")
 
@@ -161,10 +160,10 @@ def perturb(*given: Any) -> Tensor:
 prompt_attention = operator("prompt_attention")
 
 
-def catalogue_columns(
-    arrays: CatalogueArrays, logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
+def automaton_columns(
+    arrays: Sequence[Tensor], logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
 ) -> Tensor:
-    return _catalogue_columns(arrays, logits, node, line, *rules)
+    return _automaton_columns(arrays, logits, node, line, *rules)
 
 
 def edit_list(
@@ -181,7 +180,8 @@ def log_softmax(logits: Tensor) -> Tensor:
     return _log_softmax(logits.float() if logits.dtype in HALVES else logits)
 
 
-catalogue_walk = operator("catalogue_walk")
+automaton_walk = operator("automaton_walk")
+automaton_logits = operator("automaton_logits")
 tree_append = operator("tree_append")
 tree_release = operator("tree_release")
 gather_rows = operator("gather_rows")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import defaults, packing, torch_gumbel, torch_plan
+from pybeam.backends import torch_automata as automata
 from pybeam.backends import torch_beams as beams
-from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.reference_tree import tree_append, tree_release
@@ -300,8 +300,9 @@ skips_forced_logits = False
 beam_plan = torch_plan.beam_plan
 DRAFT_FUNCTIONS = DraftFunctions(partial(drafts.draft_open, tree_append), drafts.draft_commit)
 draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
-catalogue_walk = partial(catalogues.catalogue_walk, catalogues.catalogue_child)
-catalogue_columns = catalogues.catalogue_columns
+automaton_walk = automata.automaton_walk
+automaton_columns = automata.automaton_columns
+automaton_logits = automata.automaton_logits
 fill_panels = packing.fill_panels
 linear = layers.linear
 embed = layers.embed

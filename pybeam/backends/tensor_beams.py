@@ -18,7 +18,6 @@ from pybeam.backends.arrays import (
     NewLines,
     RowArrays,
     SelectInputs,
-    StepColumns,
     TreeArrays,
 )
 from pybeam.backends.beam_program import ActiveRules, BeamRules
@@ -28,7 +27,7 @@ from pybeam.contracts import ColumnTokens, EditList, Finishing, SelectOptions, S
 
 if TYPE_CHECKING:
     from pybeam.backends.pinned import Replay
-    from pybeam.backends.torch_catalogue import RowPlaces
+    from pybeam.backends.torch_automata import RowPlaces, StepColumns
 
 INT = torch.int32
 # every place in a beam may have one candidate that goes on, and one that finishes
@@ -260,7 +259,7 @@ def select_among(
     if columns is None:
         return select(logits, inputs.score, inputs.offset, inputs.width, options)
     # few searches have columns
-    from pybeam.backends.torch_catalogue import select_columns
+    from pybeam.backends.torch_automata import select_columns
 
     return select_columns(select, logits, columns, inputs, options, slot, rows, is_alive)
 

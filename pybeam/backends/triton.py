@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pybeam.backends import defaults, gpu_select, packing, torch_beams, torch_catalogue
+from pybeam.backends import defaults, gpu_select, packing, torch_beams
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import (
     Beams,
@@ -42,8 +42,9 @@ from pybeam.triton_kernels.layers import add_norm as add_norm
 from pybeam.triton_kernels.layers import gated as gated
 from pybeam.triton_kernels.layers import rms_norm as rms_norm
 from pybeam.triton_kernels.layers import rotary as rotary
-from pybeam.triton_kernels.logits.catalogue import catalogue_child
-from pybeam.triton_kernels.logits.catalogue import catalogue_columns as catalogue_columns
+from pybeam.triton_kernels.logits.automata import automaton_walk as automaton_walk
+from pybeam.triton_kernels.logits.automaton_rows import automaton_columns as automaton_columns
+from pybeam.triton_kernels.logits.automaton_rows import automaton_logits as automaton_logits
 from pybeam.triton_kernels.logits.edits import edit_logits as edit_logits
 from pybeam.triton_kernels.logits.edits import line_of
 from pybeam.triton_kernels.logits.gumbel import perturb as perturb
@@ -101,8 +102,6 @@ BEAM_FUNCTIONS = BeamFunctions(
 )
 beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
 skips_forced_logits = False
-
-catalogue_walk = partial(torch_catalogue.catalogue_walk, catalogue_child)
 
 
 def draft_open(

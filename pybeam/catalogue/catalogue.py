@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.torch_catalogue import ROOT
+from pybeam.backends.torch_automata import ROOT
 from pybeam.catalogue import filters, storage
 from pybeam.catalogue.filters import Filter
 from pybeam.catalogue.levels import Built, Progress, build

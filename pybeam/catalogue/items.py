@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
-from pybeam.backends import Backend, load
-from pybeam.backends.arrays import CatalogueArrays, StepColumns
-from pybeam.backends.torch_catalogue import edges_of
+from pybeam.backends import Backend
+from pybeam.backends.torch_automata import CatalogueArrays, StepColumns, edges_of
 from pybeam.catalogue.catalogue import Catalogue
 from pybeam.catalogue.filters import Filter
 from pybeam.contracts import ColumnRules, Normalise
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Stage
-from pybeam.processors.columns import ColumnProcessor, Columns
+from pybeam.processors.columns import ColumnProcessor, Columns, walked
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ class AllowedItems(ColumnProcessor):
                 f"{max_length}; a search that is cut earlier would end within items",
             )
 
-    def can_narrow(self, eos_id: int, own: AllowedItems) -> bool:
+    def can_narrow(self, eos_ids: Sequence[int], own: AllowedItems) -> bool:
         smallest, largest = self.catalogue.token_range
-        return not smallest < eos_id < largest
+        return not smallest < eos_ids[0] < largest
 
     def columns(
         self,
@@ -116,14 +115,14 @@ class AllowedItems(ColumnProcessor):
     ) -> Columns:
         """See `ColumnProcessor`.
 
-        `data` are the words [T, 2 * W] of all filters in use; the filter of every row [R]; the tree's tokens
-        and first edges; the nodes [S, N] of all nodes of token trees.
+        `data` are the words [T, 2 * W] of all filters in use; the filter of every slot [S]; the tree's
+        tokens and first edges; the nodes [S, N] of all nodes of token trees.
         """
-        arrays, here = self._walked(backend, rows, data)
+        arrays, here, line = self._walked(backend, rows, data)
         # the host cannot read what a GPU knows
         num_columns = self.catalogue.max_children if logits.is_cuda else 0
         rules = self._rules(rows.eos_id, num_columns, are_logits=are_logits)
-        log_probs = backend.catalogue_columns(arrays, logits, here, data[1], rules)
+        log_probs = backend.automaton_columns(arrays, logits, here, line, rules)
         return Columns(log_probs, arrays, here, rules)
 
     def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
@@ -140,18 +139,16 @@ class AllowedItems(ColumnProcessor):
 
     def _walked(
         self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]
-    ) -> tuple[CatalogueArrays, Tensor]:
-        """Go on to the nodes [R] of the rows, and note them."""
-        words, _, token, first, state = data
-        arrays, places = CatalogueArrays(token, first, words), (rows.row_slot, rows.node)
-        # items begin behind the prefix
-        given = rows.tree.parent, state, *places, rows.token, rows.num_generated
-        return arrays, backend.catalogue_walk(arrays, *given)
+    ) -> tuple[CatalogueArrays, Tensor, Tensor]:
+        """Go on to the nodes [R] of the rows, and note them; the last are the filters [R]."""
+        words, line, token, first, state = data
+        arrays = CatalogueArrays(token, first, words)
+        return arrays, *walked(backend, arrays, rows, line, state)
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
         if not self.renormalize:
             return None
-        arrays, here = self._walked(backend, rows, data)
+        arrays, here, _ = self._walked(backend, rows, data)
         begin, end = edges_of(arrays, here)
         num = end - begin
         behind = num.cumsum(0)
@@ -159,10 +156,6 @@ class AllowedItems(ColumnProcessor):
         edge = torch.arange(int(num.sum())) + (end - behind).repeat_interleave(num)
         eos = torch.tensor([rows.eos_id], dtype=INT)
         return torch.cat((arrays.token[edge], eos))
-
-    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        columns = self.columns(load("reference"), logits, rows, data, are_logits=False)
-        return columns.spread(logits, rows)
 
 
 def allowed_items(

@@ -31,6 +31,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::tree_release")
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
+@torch.library.register_fake("pybeam::automaton_logits")
 @torch.library.register_fake("pybeam::edit_logits")
 @torch.library.register_fake("pybeam::fill_panels")
 @torch.library.register_fake("pybeam::linear")
@@ -40,12 +41,12 @@ def _(*_args) -> None:
     return None
 
 
-@torch.library.register_fake("pybeam::catalogue_walk")
-def _(_arrays, _parent, _state, _row_slot, node, _token, _num_generated) -> Tensor:
-    return node.new_empty(node.shape)
+@torch.library.register_fake("pybeam::automaton_walk")
+def _(_arrays, _parent, _state, _row_slot, node, *_args) -> Tensor:
+    return node.new_empty(2, *node.shape)
 
 
-@torch.library.register_fake("pybeam::catalogue_columns")
+@torch.library.register_fake("pybeam::automaton_columns")
 def _(_arrays, logits, _node, _line, _eos_id, _eos_first, num_columns, _normalise) -> Tensor:
     if num_columns == 0:
         # as many as a node has edges

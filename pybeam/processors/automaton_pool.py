@@ -1,4 +1,4 @@
-"""`AutomatonPool`: the automata of all slots in two arrays on the device."""
+"""`AutomatonPool`: the automata of all slots in few arrays on the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from pybeam.automata.automaton import MAX_STATES, NOWHERE, Automaton
 from pybeam.backends import poison
 from pybeam.backends.arrays import resized
-from pybeam.backends.torch_automata import Automata
+from pybeam.backends.torch_automata import PoolArrays
 from pybeam.backends.transfer import to_device
 
 # state 0 of every pool: whoever is there stays there, and may end
@@ -35,8 +35,8 @@ class Place(NamedTuple):
     def edges(self) -> tuple[int, int]:
         return self.edge, self.edge + self.automaton.num_edges
 
-    def lines(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lines of `Automata`: [F + 1, 6] and [3, E] int32."""
+    def lines(self) -> list[np.ndarray]:
+        """Return its lines of `PoolArrays`, along the last dimension of edges and the first of states."""
         own = self.automaton
 
         def moved(states: np.ndarray) -> np.ndarray:
@@ -45,10 +45,10 @@ class Place(NamedTuple):
         weights = own.other_weight.view(np.int32), own.final.view(np.int32)
         # where an output may be cut, EOS needs no room
         needed = own.needed - np.int32(own.allows_cuts)
-        state = np.full((own.num_states + 1, 6), NOWHERE, dtype=np.int32)
-        state[:, 0] = own.first + np.int32(self.edge)
-        state[:-1, 1:] = np.stack((moved(own.failure), moved(own.other), *weights, needed), 1)
-        return state, np.stack([own.token, moved(own.target), own.weight.view(np.int32)])
+        state = np.full((own.num_states + 1, 5), NOWHERE, dtype=np.int32)
+        state[:-1] = np.stack((moved(own.failure), moved(own.other), *weights, needed), 1)
+        edge = np.stack((moved(own.target), own.weight.view(np.int32)))
+        return [own.token, own.first + np.int32(self.edge), edge, state]
 
 
 class AutomatonPool:
@@ -66,7 +66,8 @@ class AutomatonPool:
     def __init__(self, own: Automaton, device: torch.device) -> None:
         self._device = device
         self.line = torch.zeros(0, dtype=torch.int32, device=device)
-        self._arrays = Automata(self.line.new_zeros(0, 6), self.line.new_zeros(3, 1))
+        ints = self.line.new_zeros
+        self._arrays = PoolArrays(ints(1), ints(0), ints(2, 1), ints(0, 5))
         self._places: dict[int, Place] = {}  # by the automaton's id
         self._used: dict[int, Automaton] = {}  # by slot
         # the automaton of an algorithm stays, as slots come back to it
@@ -76,7 +77,7 @@ class AutomatonPool:
 
     @property
     def tables(self) -> list[Tensor]:
-        """The arrays of `Automata` as they are now."""
+        """Those of `PoolArrays` as they are now."""
         return [*self._arrays]
 
     def open(self, slots: Sequence[int], automata: Sequence[Automaton]) -> None:
@@ -93,18 +94,21 @@ class AutomatonPool:
         if known is not None:
             return known
         place = self._place_for(automaton)
-        num_states, num_edges = self._arrays.state.shape[0], self._arrays.edge.shape[1]
-        if place.states[1] > num_states or place.edges[1] > num_edges:
+        arrays = self._arrays
+        if place.states[1] > len(arrays.first) or place.edges[1] > len(arrays.token):
             self._drop_unused()
             place = self._place_for(automaton)
             self._grow(place.states[1], place.edges[1])
         self._places[id(automaton)] = place
-        for array, lines, dim in zip(self._arrays, place.lines(), (0, 1), strict=True):
-            begin = place.edge if dim else place.state
-            array.narrow(dim, begin, lines.shape[dim]).copy_(
-                to_device(lines, torch.int32, self._device)
-            )
+        for own, lines in zip(self._own_parts(place), place.lines(), strict=True):
+            own.copy_(to_device(lines, torch.int32, self._device))
         return place
+
+    def _own_parts(self, place: Place) -> list[Tensor]:
+        """The parts of the arrays that an automaton has."""
+        token, first, edge, state = self._arrays
+        states, edges = slice(*place.states), slice(*place.edges)
+        return [token[edges], first[states], edge[:, edges], state[states]]
 
     def _place_for(self, automaton: Automaton) -> Place:
         places = self._places.values()
@@ -115,10 +119,7 @@ class AutomatonPool:
     def _drop_unused(self) -> None:
         used = {id(automaton) for automaton in (*self._own, *self._used.values())}
         for key in [key for key in self._places if key not in used]:
-            place = self._places.pop(key)
-            (state, last_state), (edge, last_edge) = place.states, place.edges
-            poison.forget([self._arrays.state[state:last_state]])
-            poison.forget([self._arrays.edge[:, edge:last_edge]])
+            poison.forget(self._own_parts(self._places.pop(key)))
 
     def _grow(self, num_states: int, num_edges: int) -> None:
         if max(num_states, num_edges) > MAX_STATES:
@@ -126,15 +127,14 @@ class AutomatonPool:
                 f"automata of all requests must have at most {MAX_STATES:,} states and edges together, but "
                 f"have {max(num_states, num_edges):,}; let fewer requests run at once"
             )
-        state, edge = self._arrays
-        if num_states > len(state):
-            larger = resized(state, (max(num_states, 2 * len(state)), 0))
-            poison.forget([larger[len(state) :]])
-            self._arrays = self._arrays._replace(state=larger)
-        if num_edges > edge.shape[1]:
-            larger = resized(edge, (0, max(num_edges, 2 * edge.shape[1])))
-            poison.forget([larger[:, edge.shape[1] :]])
-            self._arrays = self._arrays._replace(edge=larger)
+        token, first, edge, state = self._arrays
+        if num_states > len(first):
+            num_states = max(num_states, 2 * len(first))
+            first, state = resized(first, (num_states,)), resized(state, (num_states, 0))
+        if num_edges > len(token):
+            num_edges = max(num_edges, 2 * len(token))
+            token, edge = resized(token, (num_edges,)), resized(edge, (0, num_edges))
+        self._arrays = PoolArrays(token, first, edge, state)
 
 
 def _gap(spans: Iterable[tuple[int, int]], size: int) -> int:

@@ -102,6 +102,11 @@ class Processor(ABC):
         return None
 
     @property
+    def step_edit(self) -> EditRule | None:
+        """The same where steps follow one another, with all arrays that it keeps on the device."""
+        return None
+
+    @property
     def longest_output(self) -> int | None:
         """Tokens of the longest output, EOS included, if it sets a limit: the default of `max_length`."""
         return None
@@ -156,18 +161,11 @@ class Processor(ABC):
                 rows' nodes, and read it at the nodes' parents.
         """
 
-    def perturbed(
-        self, backend: Backend, log_probs: Tensor, rows: Rows, data: tuple[Tensor, ...]
+    def computed(
+        self, backend: Backend, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]
     ) -> Tensor:
-        """Do what `__call__` does, in a kernel of the backend if it has one, where `perturbs`.
-
-        Args:
-            backend: the backend of the decode.
-            log_probs: float32 [R, V].
-            rows: the rows of the step.
-            data: parameters and state, as `__call__` takes them.
-        """
-        return self(log_probs, rows, data)
+        """Do what `__call__` does, in kernels of the decode's backend if there are some."""
+        return self(logits, rows, data)
 
 
 @dataclass(frozen=True)
@@ -192,8 +190,8 @@ def stage_of(processor: AnyProcessor) -> Stage:
     return processor.stage if isinstance(processor, Processor) else "logits"
 
 
-def edit_of(processor: AnyProcessor) -> EditRule | None:
-    edit: EditRule | None = _of_call(processor, "edit")
+def edit_of(processor: AnyProcessor, name: str = "edit") -> EditRule | None:
+    edit: EditRule | None = _of_call(processor, name)
     return edit
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import StepColumns, resized
+from pybeam.backends.arrays import resized
 from pybeam.backends.defaults import HALVES
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Edit, EditList, EditRule, Survivors
@@ -26,6 +26,7 @@ from pybeam.processors.base import (
 )
 
 if TYPE_CHECKING:
+    from pybeam.backends.torch_automata import StepColumns
     from pybeam.processors.columns import ColumnProcessor, Columns
     from pybeam.processors.edits import Edits
     from pybeam.processors.shared import SharedArrays
@@ -50,12 +51,15 @@ class ProcessorChain:
         self._backend = backend
         self._processors = [_DeviceProcessor(p, device) for p in processors]
         self._runs = _runs(self._processors, device, backend)
-        # those that no program knows, and slots where one of them has something to do
-        self._others = [i for i, kept in enumerate(self._processors) if kept in self._runs]
-        self._busy: set[int] = set()
         self._ends_in_columns = bool(processors) and _gives_columns(processors[-1])
-        if self._ends_in_columns:
+        # those that no program knows, and slots where one of them has something to do
+        rules = [edit_of(p) or edit_of(p, "step_edit") for p in processors]
+        self._others = [i for i, rule in enumerate(rules) if rule is None]
+        # some that give columns are edits, too
+        self._knows_last = bool(rules) and rules[-1] is not None
+        if self._ends_in_columns and not self._knows_last:
             self._others.pop()
+        self._busy: set[int] = set()
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         # what normalises reads halves, and writes float32
@@ -140,10 +144,10 @@ class ProcessorChain:
         halves = bool(self._processors) and logits.dtype in HALVES
         return torch.float32 if halves else logits.dtype
 
-    def can_narrow(self, eos_id: int, own: Sequence[AnyProcessor]) -> bool:
+    def can_narrow(self, eos_ids: tuple[int, ...], own: Sequence[AnyProcessor]) -> bool:
         """Whether a call may give columns, those of the last processor; see `ColumnProcessor`."""
         last = self._processors[-1].processor if self._processors else None
-        return last is not None and _gives_columns(last) and last.can_narrow(eos_id, own[-1])
+        return last is not None and _gives_columns(last) and last.can_narrow(eos_ids, own[-1])
 
     def wanted(self, rows: Rows) -> Tensor | None:
         """The tokens [U] whose logits a call that narrows reads; None: all, or the host cannot know."""
@@ -155,19 +159,22 @@ class ProcessorChain:
 
     def is_known(self, slots: Sequence[int], *, narrows: bool) -> bool:
         """Whether a program can do what a call does to the logits of these slots, step after step."""
-        return narrows == self._ends_in_columns and self._busy.isdisjoint(slots)
+        knows_all = narrows == self._ends_in_columns or (self._knows_last and not narrows)
+        return knows_all and self._busy.isdisjoint(slots)
 
-    def edits(self) -> tuple[EditList, Tensor]:
+    def edits(self, *, narrows: bool) -> tuple[EditList, Tensor]:
         """All edits as one list, for a program that does the whole chain, and the prompts."""
         rules: list[int] = []
         arrays: tuple[Tensor, ...] = ()
         are_logits = True
-        for run in self._runs[:-1] if self._ends_in_columns else self._runs:
+        for run in self._runs[:-1] if narrows else self._runs:
             if are_logits and run.stage == "log_probs":
                 rules, are_logits = [*rules, *EditRule(Edit.LOG_SOFTMAX).words], False
             if not isinstance(run, _DeviceProcessor):
                 own = run.told()
                 rules, arrays = rules + own.rules, arrays + own.arrays
+            elif (rule := edit_of(run.processor, "step_edit")) is not None:
+                rules, arrays = rules + rule.words, (*arrays, *run.arrays)
         return EditList(rules, arrays), self.prompts
 
     def step_columns(self, eos_id: int) -> StepColumns:
@@ -189,7 +196,11 @@ class ProcessorChain:
         are_logits = True
         for kept in self._runs:
             if isinstance(kept, _DeviceProcessor) and _gives_columns(kept.processor):
-                result = self._in_columns(kept, result, rows, are_logits, narrows)
+                given = self._backend, result, rows, kept.data(rows)
+                if narrows and kept is self._runs[-1]:
+                    self.columns = kept.processor.columns(*given, are_logits=are_logits)
+                    return self.columns.log_probs
+                result = kept.processor.spread(*given, are_logits=are_logits)
                 are_logits = False
                 continue
             if are_logits and kept.stage == "log_probs":
@@ -197,12 +208,9 @@ class ProcessorChain:
             if not isinstance(kept, _DeviceProcessor):
                 result = kept(result, rows)
                 continue
-            if isinstance(kept.processor, Processor) and kept.processor.perturbs:
+            if perturbs(kept.processor):
                 self.log_probs = result
-                data = kept.data(rows)
-                result = kept.processor.perturbed(self._backend, result, rows, data)
-            else:
-                result = kept(result, rows)
+            result = kept(self._backend, result, rows)
             is_tensor = isinstance(result, Tensor)
             if not is_tensor or result.shape != logits.shape or not result.dtype.is_floating_point:
                 found = f"{result.dtype} {list(result.shape)}" if is_tensor else repr(result)
@@ -214,22 +222,6 @@ class ProcessorChain:
             result = result.to(self.dtype(result))
             result = result if result.stride(1) == 1 else result.contiguous()
         return result
-
-    def _in_columns(
-        self,
-        kept: _DeviceProcessor,
-        logits: Tensor,
-        rows: Rows,
-        are_logits: bool,
-        narrows: bool,
-    ) -> Tensor:
-        assert _gives_columns(kept.processor)
-        data = kept.data(rows)
-        columns = kept.processor.columns(self._backend, logits, rows, data, are_logits=are_logits)
-        if narrows:
-            self.columns = columns
-            return columns.log_probs
-        return columns.spread(self._backend.log_softmax(logits) if are_logits else logits, rows)
 
 
 def restore_log_probs(
@@ -345,17 +337,18 @@ class _DeviceProcessor:
             array[slot] = to_device(padded, padded.dtype, self._device)
             self._arrays[i] = array
 
-    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
+    def __call__(self, backend: Backend, logits: Tensor, rows: Rows) -> Tensor:
         if not isinstance(self.processor, Processor):
             return self.processor(logits, rows)
-        return self.processor(logits, rows, self.data(rows))
+        return self.processor.computed(backend, logits, rows, self.data(rows))
 
     def data(self, rows: Rows) -> tuple[Tensor, ...]:
         """The arguments of the processor beside logits and rows."""
         parameters = self._arrays[: self._num_parameters]
+        if self._shared is not None:
+            parameters = [self._shared.line, *parameters]
         if not (isinstance(self.processor, Processor) and self.processor.takes_slots):
             parameters = [array.index_select(0, rows.row_slot) for array in parameters]
         if self._shared is not None:
-            line = self._shared.line.index_select(0, rows.row_slot)
-            parameters = [*self._shared.tables, line, *parameters]
+            parameters = [*self._shared.tables, *parameters]
         return (*parameters, *self._arrays[self._num_parameters :])

@@ -1,4 +1,4 @@
-"""Processors that allow so few tokens that `select` sees a column for each, in place of the vocabulary."""
+"""Processors that follow automata: `select` sees a column for each token that may follow, if they are few."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
-from pybeam.backends.arrays import CatalogueArrays, StepColumns
+from pybeam.backends import Backend, load
+from pybeam.backends.torch_automata import AutomatonArrays, StepColumns, column_tokens
 from pybeam.contracts import ColumnRules, ColumnTokens
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, Processor
 
 
 class ColumnProcessor(Processor):
-    """A processor whose allowed tokens are the edges of a tree; see `pybeam.catalogue.items`."""
+    """A processor whose allowed tokens are the edges of automata; see `pybeam.backends.torch_automata`."""
 
     gives_columns = True
+    takes_slots = True
 
     @abstractmethod
-    def can_narrow(self, eos_id: int, own: Any) -> bool:
+    def can_narrow(self, eos_ids: Sequence[int], own: Any) -> bool:
         """Whether columns of a request order tokens as the vocabulary does, with EOS where this one puts it.
 
         `own` is the processor that the request has in place of this one, or this one.
@@ -38,7 +39,7 @@ class ColumnProcessor(Processor):
         *,
         are_logits: bool,
     ) -> Columns:
-        """Return what may follow each row, and note where the rows are in the tree.
+        """Return what may follow each row, and note where the rows are.
 
         Args:
             backend: whose operators compute it.
@@ -53,8 +54,8 @@ class ColumnProcessor(Processor):
         """Return what a program needs to do what `columns` does, step after step.
 
         Args:
-            arrays: the shared parameters [T, n] and the line [S] int32 of every slot, where there are some;
-                the parameters of every slot [S, …]; the constants; and the state.
+            arrays: the shared parameters and the line [S] int32 of every slot in them, where there are
+                some; the parameters of every slot [S, …]; the constants; and the state.
             eos_id: the model's first EOS.
             are_logits: as for `columns`.
         """
@@ -66,13 +67,46 @@ class ColumnProcessor(Processor):
         `data` are as for `columns`, on a CPU.
         """
 
+    def spread(
+        self,
+        backend: Backend,
+        logits: Tensor,
+        rows: Rows,
+        data: tuple[Tensor, ...],
+        *,
+        are_logits: bool,
+    ) -> Tensor:
+        """Return the log-probabilities [R, V] of what may follow each row, -inf elsewhere; see `columns`."""
+        columns = self.columns(backend, logits, rows, data, are_logits=are_logits)
+        return columns.spread(backend.log_softmax(logits) if are_logits else logits, rows)
+
+    def computed(
+        self, backend: Backend, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]
+    ) -> Tensor:
+        return self.spread(backend, logits, rows, data, are_logits=False)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        return self.computed(load("reference"), logits, rows, data)
+
+
+def walked(
+    backend: Backend, arrays: AutomatonArrays, rows: Rows, line: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Go on to the states [R] of the rows, which lie in automata of lines [S], and note them.
+
+    Returns them, and the lines of the rows; see `automaton_walk`.
+    """
+    places = rows.tree.parent, state, rows.row_slot, rows.node, rows.token, rows.position
+    here, own = backend.automaton_walk(arrays, *places, line, rows.prefix_length, rows.max_length)
+    return here, own
+
 
 class Columns(NamedTuple):
     """The log-probabilities of what may follow each row."""
 
     log_probs: Tensor  # [R, M + 1]
-    arrays: CatalogueArrays
-    node: Tensor  # [R] int32, the row's node in the catalogue's tree; -1 outside
+    arrays: AutomatonArrays
+    node: Tensor  # [R] int32, the row's state; -1 outside
     rules: ColumnRules
 
     @property
@@ -83,9 +117,6 @@ class Columns(NamedTuple):
 
     def spread(self, log_probs: Tensor, rows: Rows) -> Tensor:
         """Return [R, V] with the columns in their places and -inf elsewhere; `log_probs` within prefixes."""
-        # few searches have columns
-        from pybeam.backends.torch_catalogue import column_tokens
-
         width = self.log_probs.shape[1]
         column = torch.arange(width, device=self.node.device)
         token = column_tokens(self.tokens, self.node[:, None], column, width)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from pybeam.arguments import LARGEST_INT32, ArgumentError
-from pybeam.automata.automaton import Automaton
-from pybeam.backends.torch_automata import Automata, automaton_logits, automaton_walk
+from pybeam.arguments import ArgumentError
+from pybeam.automata.automaton import NEVER, Automaton
+from pybeam.backends import Backend
+from pybeam.backends.torch_automata import PoolArrays, StepColumns
+from pybeam.contracts import ColumnRules, Edit, EditRule, Normalise
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.automaton_pool import ANYTHING
-from pybeam.processors.base import INT, Processor, Stage, check_ids, check_stage
+from pybeam.processors.base import INT, Stage, check_ids, check_stage
+from pybeam.processors.columns import ColumnProcessor, Columns, walked
 
 
 @dataclass(frozen=True)
-class Constraint(Processor):
+class Constraint(ColumnProcessor):
+    """Its `data` are the arrays of a pool, the start [S] of every slot, and the states [S, N]."""
+
     automaton: Automaton = field(default=ANYTHING, repr=False)
     stage: Stage = "log_probs"
     per_request: ClassVar[tuple[str, ...]] = ("automaton",)
     state: ClassVar = (INT,)
     begins_behind_prefix: ClassVar = True
-    can_capture = False
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
@@ -40,6 +44,15 @@ class Constraint(Processor):
     @property
     def allows_cuts(self) -> bool:  # type: ignore[override]
         return self.automaton.allows_cuts
+
+    @property
+    def step_edit(self) -> EditRule | None:
+        return EditRule(Edit.AUTOMATON)
+
+    @property
+    def gives_columns(self) -> bool:  # type: ignore[override]
+        # probabilities of stage "logits" sum to 1 behind all processors
+        return self.stage == "log_probs" and self.automaton.is_sparse
 
     def shared(self) -> Automaton:
         return self.automaton
@@ -61,7 +74,7 @@ class Constraint(Processor):
 
     def check_lengths(self, min_length: int, max_length: int) -> None:
         shortest, may_cut = self.automaton.shortest, self.automaton.allows_cuts
-        if shortest == LARGEST_INT32:
+        if shortest == NEVER:
             raise ArgumentError("automaton", "must have a valid output, but has none")
         if max_length <= shortest - may_cut:
             raise ArgumentError(
@@ -75,16 +88,62 @@ class Constraint(Processor):
                 f"must leave a valid output, but none has {min_length} to {max_length - 1} tokens",
             )
 
-    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        """`data` are the two arrays of a pool, the start [R] of every row, and the states [S, N]."""
-        *arrays, root, state = data
-        automata, generated = Automata(*arrays), rows.num_generated
-        # outputs begin behind the prefix
-        places = rows.tree.parent, state, rows.row_slot, rows.node, rows.token
-        here = automaton_walk(automata, *places, generated, root)
-        room = rows.max_length.index_select(0, rows.row_slot) - generated - 1
-        allowed = automaton_logits(automata, logits, here, room, rows.eos_ids)
-        return torch.where(generated[:, None] < 0, logits, allowed)
+    def can_narrow(self, eos_ids: Sequence[int], own: Constraint) -> bool:
+        automaton, [eos_id, *others] = own.automaton, eos_ids
+        # a GPU has as many columns in each step, and columns have one EOS
+        is_few = automaton.is_sparse and automaton.max_children <= self.automaton.max_children
+        ends = [*automaton.tokens[:1], *automaton.tokens[-1:]]
+        eos_first = self._eos_first(eos_id)
+        return is_few and not others and all((token > eos_id) == eos_first for token in ends)
+
+    def _eos_first(self, eos_id: int) -> bool:
+        return all(token > eos_id for token in self.automaton.tokens[:1])
+
+    def columns(
+        self,
+        backend: Backend,
+        logits: Tensor,
+        rows: Rows,
+        data: tuple[Tensor, ...],
+        *,
+        are_logits: bool,
+    ) -> Columns:
+        *arrays, start, state = data
+        pool = PoolArrays(*arrays)
+        here, room = walked(backend, pool, rows, start, state)
+        # the host cannot read what a GPU knows
+        num_columns = self.automaton.max_children if logits.is_cuda else 0
+        rules = self._rules(rows.eos_id, num_columns, are_logits=are_logits)
+        log_probs = backend.automaton_columns(pool, logits, here, room, rules)
+        return Columns(log_probs, pool, here, rules)
+
+    def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
+        *pool, start, state = arrays
+        rules = self._rules(eos_id, 0, are_logits=are_logits)
+        return StepColumns(PoolArrays(*pool), start, state, rules)
+
+    def _rules(self, eos_id: int, num_columns: int, *, are_logits: bool) -> ColumnRules:
+        normalise = Normalise.VOCABULARY if are_logits else Normalise.NOTHING
+        return ColumnRules(eos_id, self._eos_first(eos_id), num_columns, normalise)
+
+    def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
+        return None
+
+    def spread(
+        self,
+        backend: Backend,
+        logits: Tensor,
+        rows: Rows,
+        data: tuple[Tensor, ...],
+        *,
+        are_logits: bool,
+    ) -> Tensor:
+        *arrays, start, state = data
+        pool = PoolArrays(*arrays)
+        here, room = walked(backend, pool, rows, start, state)
+        shaped = backend.log_softmax(logits) if are_logits else logits
+        backend.automaton_logits(shaped, pool, here, room, rows.eos_ids)
+        return shaped
 
 
 def constraint(automaton: Automaton | None = None, *, stage: Stage = "log_probs") -> Constraint:

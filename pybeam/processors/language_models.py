@@ -19,7 +19,7 @@ from pybeam.automata.automaton import NOWHERE, Automaton
 from pybeam.automata.kenlm import is_kenlm, read_kenlm
 from pybeam.automata.ngrams import BEGIN, END, UNKNOWN, NGrams
 from pybeam.automata.vocabulary import Vocabulary
-from pybeam.backends.torch_automata import FINAL, Automata, automaton_step
+from pybeam.backends.torch_automata import FINAL, PoolArrays, automaton_step
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Function, Processor, Stage, check_stage
 from pybeam.processors.constraints import Constraint
@@ -156,8 +156,8 @@ class WordLanguageModel(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         """`data` are a pool, the start [R] of every row, the endings, and the two states [S, N]."""
-        state, edge, root, *constants, of_model, of_word = data
-        walk = _Walk(Automata(state, edge), _Endings(*constants))
+        token, first, edge, state, root, *constants, of_model, of_word = data
+        walk = _Walk(PoolArrays(token, first, edge, state), _Endings(*constants))
         generated, vocab_size = rows.num_generated, logits.shape[1]
         slot, node = rows.row_slot.long(), rows.node.long()
         parent = rows.tree.parent[slot, node].long().clamp(min=0)
@@ -288,7 +288,7 @@ class _Endings:
 class _Walk:
     """Steps of rows through the words of a language model."""
 
-    def __init__(self, automata: Automata, endings: _Endings) -> None:
+    def __init__(self, automata: PoolArrays, endings: _Endings) -> None:
         self._automata, self._endings = automata, endings
 
     def _ended(self, model: Tensor, hashed: Tensor) -> tuple[Tensor, Tensor]:

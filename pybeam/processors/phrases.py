@@ -12,10 +12,10 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError, flag
 from pybeam.automata.phrases import Spellings, phrases_automaton
-from pybeam.backends import resolve
+from pybeam.backends import Backend, resolve
 from pybeam.backends.arrays import SelectInputs
-from pybeam.backends.torch_automata import NEEDED, OTHER, TARGET, TOKEN, Automata
-from pybeam.contracts import SelectOptions
+from pybeam.backends.torch_automata import NEEDED, OTHER, TARGET, PoolArrays, edges_of
+from pybeam.contracts import EditRule, SelectOptions
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.automaton_pool import ANYTHING
@@ -66,15 +66,27 @@ class MustContain(Constraint):
     def for_target(self) -> MustContain:
         return dataclasses.replace(self, allocates=False)
 
-    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        """`data` are as for a `Constraint`, with numbers of edges [R, M], padded with -1, before states."""
+    @property
+    def step_edit(self) -> EditRule | None:
+        return None
+
+    def spread(
+        self,
+        backend: Backend,
+        logits: Tensor,
+        rows: Rows,
+        data: tuple[Tensor, ...],
+        *,
+        are_logits: bool,
+    ) -> Tensor:
+        """`data` are as for a `Constraint`, with numbers of edges [S, M], padded with -1, before states."""
         *own, child, state = data
-        allowed = super().__call__(logits, rows, (*own, state))
+        allowed = super().spread(backend, logits, rows, (*own, state), are_logits=are_logits)
         if rows.inputs is None or not child.numel():
             return allowed
-        automata = Automata(*own[:-1])
         here = state[rows.row_slot.long(), rows.node.long()]
-        return allocated(allowed, rows, Edges.of(automata, here, child))
+        number = child.index_select(0, rows.row_slot)
+        return allocated(allowed, rows, Edges.of(PoolArrays(*own[:-1]), here, number))
 
 
 class Edges(NamedTuple):
@@ -86,18 +98,17 @@ class Edges(NamedTuple):
     before: Tensor  # [R] int64, now
 
     @classmethod
-    def of(cls, automata: Automata, state: Tensor, number: Tensor) -> Edges:
+    def of(cls, pool: PoolArrays, state: Tensor, number: Tensor) -> Edges:
         """Return the edges of states [R] with these numbers [R, M]; -1: none."""
-        begin, end = automata.edges(state)
+        begin, end = edges_of(pool, state)
         edge = begin[:, None] + number
         is_edge = (number >= 0) & (edge < end[:, None])
         edge = torch.where(is_edge, edge, 0)
-        others = automata.number(automata.number(state, OTHER), NEEDED)
         return cls(
-            torch.where(is_edge, automata.edge[TOKEN][edge], -1),
-            automata.number(automata.edge[TARGET][edge], NEEDED),
-            others,
-            automata.number(state, NEEDED),
+            torch.where(is_edge, pool.token[edge], -1),
+            pool.number(pool.edge[TARGET][edge], NEEDED).long(),
+            pool.number(pool.number(state, OTHER), NEEDED).long(),
+            pool.number(state, NEEDED).long(),
         )
 
     def behind(self, row: Tensor, token: Tensor) -> Tensor:

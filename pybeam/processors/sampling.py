@@ -207,7 +207,7 @@ class Gumbel(Processor):
     def parameters(self) -> tuple[Tensor, ...]:
         return (torch.tensor(self.seed, dtype=torch.int64),)
 
-    def perturbed(
+    def computed(
         self, backend: Backend, log_probs: Tensor, rows: Rows, data: tuple[Tensor, ...]
     ) -> Tensor:
         given = rows.tree.parent, rows.tree.log_prob, rows.prefix_length, rows.beam_score
@@ -215,7 +215,7 @@ class Gumbel(Processor):
         return backend.perturb(log_probs, *data, *given, *places)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        return self.perturbed(load("reference"), logits, rows, data)
+        return self.computed(load("reference"), logits, rows, data)
 
 
 def gumbel(seed: int = 0) -> Gumbel:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError, flag
-from pybeam.backends import Backend, load
-from pybeam.backends.arrays import CatalogueArrays, StepColumns
+from pybeam.backends import Backend
+from pybeam.backends.torch_automata import CatalogueArrays, StepColumns
 from pybeam.contracts import ColumnRules, Normalise
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -36,7 +36,6 @@ class AllowedTranslations(ColumnProcessor):
     by_source: bool = True
     stage: Stage = field(default="log_probs", init=False)
     per_request: ClassVar = ("shortlist", "tokens", "by_source")
-    takes_slots: ClassVar = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.shortlist, Shortlist):
@@ -67,7 +66,8 @@ class AllowedTranslations(ColumnProcessor):
         tokens = torch.from_numpy(self.shortlist.listed(content))
         return dataclasses.replace(self, tokens=tokens, by_source=False)
 
-    def can_narrow(self, eos_id: int, own: AllowedTranslations) -> bool:
+    def can_narrow(self, eos_ids: Sequence[int], own: AllowedTranslations) -> bool:
+        eos_id = eos_ids[0]
         # ascending
         ends = own.tokens[:1].tolist() + own.tokens[-1:].tolist()
         eos_first = self.shortlist.is_behind(eos_id)
@@ -93,7 +93,7 @@ class AllowedTranslations(ColumnProcessor):
         # the host cannot read what a GPU knows
         rules = self._rules(rows.eos_id, token.shape[1] if logits.is_cuda else 0)
         node, line = 2 * rows.row_slot, torch.zeros_like(rows.row_slot)
-        log_probs = backend.catalogue_columns(arrays, logits, node, line, rules)
+        log_probs = backend.automaton_columns(arrays, logits, node, line, rules)
         return Columns(log_probs, arrays, node, rules)
 
     def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
@@ -109,10 +109,6 @@ class AllowedTranslations(ColumnProcessor):
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
         return None
-
-    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        columns = self.columns(load("reference"), logits, rows, data, are_logits=False)
-        return columns.spread(logits, rows)
 
 
 def _trees(token: Tensor, last: Tensor) -> CatalogueArrays:

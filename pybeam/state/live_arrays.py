@@ -68,7 +68,7 @@ class LiveArrays:
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
-        self.can_narrow = self.processors.can_narrow(eos_ids[0], algorithm.processors)
+        self.can_narrow = self.processors.can_narrow(eos_ids, algorithm.processors)
         self.skips_forced = backend.skips_forced_logits
         self.drafts: Drafts | None = None
         self.vocab_size = 0
@@ -162,7 +162,7 @@ class LiveArrays:
             self._write(self.beams.early_width, slots, widths, most)
         processors = [beam.algorithm.processors for beam in beams]
         narrow = self.processors.can_narrow
-        self.can_narrow = self.can_narrow and all(narrow(self.eos_ids[0], p) for p in processors)
+        self.can_narrow = self.can_narrow and all(narrow(self.eos_ids, p) for p in processors)
         self.processors.open(slots, processors, [beam.prompt for beam in beams])
         ints: list[int] = []
         floats: list[float] = []

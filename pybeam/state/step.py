@@ -114,7 +114,8 @@ class Step:
         """Do this step, if it is plain, and those that follow. See `BeamProgram.run`."""
         chain = self._arrays.processors
         columns = chain.step_columns(self.rows.eos_id) if self._narrows else None
-        return self._program.run(*call, chain.edits(), columns, live, most, is_called)
+        edits = chain.edits(narrows=self._narrows)
+        return self._program.run(*call, edits, columns, live, most, is_called)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

@@ -25,7 +25,7 @@ from benchmarks.kernels.plan import worth  # noqa: E402
 
 KERNELS = ROOT / "benchmarks" / "kernels"
 # what a whole step or a chain of processors times, and what is too little to be timed alone
-IN_STEPS = {"tree_append", "tree_release", "catalogue_walk", "edit_logits"}
+IN_STEPS = {"tree_append", "tree_release", "automaton_walk", "edit_logits"}
 SETTINGS = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products", "unwritten"}
 
 

@@ -115,13 +115,20 @@ ARGUMENTS = {
     "tree_release": release_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
-    "catalogue_walk": lambda: (
+    "automaton_walk": lambda: (
         catalogue_arrays(),
         ints([[-1, 0], [-1, 0]]),
         ints([[0, 0], [0, 0]]),
-        *(ints(one) for one in ([0, 1], [0, 1], [3, 3], [0, 1])),
+        *(ints(one) for one in ([0, 1], [0, 1], [3, 3], [0, 1], [0, 0], [0, 0], [9, 9])),
     ),
-    "catalogue_columns": lambda: (
+    "automaton_logits": lambda: (
+        torch.randn(2, 5),
+        [ints([3]), ints([0, 1, 1]), ints([[0], [0]]), torch.zeros(3, 5, dtype=torch.int32)],
+        ints([0, 1]),
+        ints([2, 2]),
+        [1],
+    ),
+    "automaton_columns": lambda: (
         catalogue_arrays(),
         torch.randn(2, 5),
         ints([0, 2]),

@@ -58,7 +58,8 @@ A_LITTLE = {
     "ops/interpreted/test_log_softmax.py": ("test_as_torch[64-dtype1]",),
     "ops/test_rotary.py": ("test_by_hand",),
     "ops/test_gated.py": ("test_as_its_formula[triton-1-300-4]",),
-    "ops/test_catalogue.py": (
+    "ops/test_automata_in_pools.py": ("test_as_the_plain_step",),
+    "ops/test_automata.py": (
         "test_walk",
         "test_columns[triton-dtype0-0-1]",
         "test_a_row_that_is_not_sound_is_nan",

@@ -230,17 +230,19 @@ def test_a_pool_holds_what_slots_use():
         chosen = [rng.choice(some) for _ in slots]
         pool.open(slots, chosen)
         own |= dict(zip(slots, chosen, strict=True))
-        state, edge = pool.tables
+        token, first, edge, state = pool.tables
         most = max(most, len(state))
         for slot, automaton in own.items():
             start = int(pool.line[slot]) - automaton.start
-            lines = state[start : start + automaton.num_states + 1]
-            first, last = int(lines[0, 0]), int(lines[-1, 0])
-            assert (lines[:, 0] - first).tolist() == automaton.first.tolist()
-            assert edge[0, first:last].tolist() == automaton.token.tolist()
-            assert (edge[1, first:last] - start).tolist() == automaton.target.tolist()
-            assert (edge[2, first:last].view(torch.float32)).tolist() == automaton.weight.tolist()
-            assert lines[:-1, 5].tolist() == automaton.needed.tolist()
+            states = slice(start, start + automaton.num_states)
+            begin, end = int(first[start]), int(first[states.stop])
+            firsts = first[start : states.stop + 1] - begin
+            assert firsts.tolist() == automaton.first.tolist()
+            assert token[begin:end].tolist() == automaton.token.tolist()
+            target, weight = edge[:, begin:end]
+            assert (target - start).tolist() == automaton.target.tolist()
+            assert weight.view(torch.float32).tolist() == automaton.weight.tolist()
+            assert state[states, -1].tolist() == automaton.needed.tolist()
     # room for those of all slots, and half of it empty at most
     sizes = sorted(automaton.num_states + 1 for automaton in given)
     assert most <= 2 * (2 + sizes[-1] * (num_slots + 2))

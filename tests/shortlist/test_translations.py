@@ -82,7 +82,7 @@ def test_a_list_of_all_tokens_changes_nothing(backend, first):
         lambda *rows: table.fn(*rows).index_fill(1, never, -math.inf), V, BOS, EOS
     )
     rule = allowed_translations(pybeam.Shortlist({}, range(first, V), without=[EOS]))
-    assert rule.can_narrow(EOS, rule) == (first == 2)
+    assert rule.can_narrow((EOS,), rule) == (first == 2)
     algorithm = pybeam.fixed_beam(4, n_best=4, max_length=8)
     for one, other in zip(
         decoded(model, with_chain(algorithm, rule), pybeam.Fifo(4), backend, requests_of()),

@@ -1,4 +1,4 @@
-"""The operators of catalogues: every backend against plain Python."""
+"""The operators of automata: every backend against plain Python, for catalogues and pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends.arrays import CatalogueArrays
+from pybeam.backends.torch_automata import CatalogueArrays
 from pybeam.contracts import ColumnRules, Normalise
 from support.item_lists import beginnings, random_items
 
@@ -35,7 +35,7 @@ def ints(values) -> torch.Tensor:
 
 
 def walks(num: int) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Arguments of `catalogue_walk` for so many rows, and what it must return and note."""
+    """Arguments of `automaton_walk` for so many rows, the nodes that it must return, and its notes."""
     rng = random.Random(1)
     slots, nodes = 3, 200
     parent = ints(rng.randrange(-1, i) if i else -1 for _ in range(slots) for i in range(nodes))
@@ -46,6 +46,8 @@ def walks(num: int) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
     parent[:, nodes // 2 :] %= nodes // 2
     rows = rng.sample(places, num)
     token, num_generated = rng.choices(range(V + 2), k=num), rng.choices(range(-1, 6), k=num)
+    prefix, line = ints([2, 1, 4]), ints([0, 3, 1])
+    position = [n + int(prefix[slot]) for n, (slot, _) in zip(num_generated, rows, strict=True)]
     number = {one: n for n, one in enumerate(NODES)}
     expected, noted = [], state.clone()
     for (slot, node), own, n in zip(rows, token, num_generated, strict=True):
@@ -54,7 +56,8 @@ def walks(num: int) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
         expected.append(child if n > 0 else 0)
         noted[slot, node] = expected[-1]
     places = (ints(one) for one in zip(*rows, strict=True)) if rows else (ints([]), ints([]))
-    return [parent, state, *places, ints(token), ints(num_generated)], ints(expected), noted
+    given = [parent, state, *places, ints(token), ints(position), line, prefix, prefix + 9]
+    return given, ints(expected), noted
 
 
 @pytest.mark.parametrize("num", [0, 250])
@@ -68,8 +71,9 @@ def test_walk_of_the_reference():
 
 def check_walk(name, num):
     given, expected, noted = walks(num)
-    found = backends.load(name).catalogue_walk(arrays(), *given)
-    assert torch.equal(found, expected)
+    found = backends.load(name).automaton_walk(arrays(), *given)
+    assert torch.equal(found[0], expected)
+    assert torch.equal(found[1], given[6][given[2].long()])
     assert torch.equal(given[1], noted)
 
 
@@ -84,7 +88,9 @@ def check_walk(name, num):
         (3, ints([0, 200]), "`row_slot` and `node` must be those"),
         (3, ints([0, -1]), "`row_slot` and `node` must be those"),
         (4, ints([0]), "`token` must be"),
-        (5, ints([0]).long(), "`num_generated` must be"),
+        (5, ints([0]).long(), "`position` must be"),
+        (6, ints([0]), "`line` must be"),
+        (8, ints([0, 0]), "`max_length` must be"),
     ],
 )
 def test_wrong_walks(index, value, message):
@@ -92,7 +98,7 @@ def test_wrong_walks(index, value, message):
     given, *_ = walks(2)
     given[index] = value
     with pytest.raises((ValueError, RuntimeError), match=message):
-        native.catalogue_walk(arrays(), *given)
+        native.automaton_walk(arrays(), *given)
 
 
 def expected(logits, node, line, rules, num_columns):
@@ -149,14 +155,14 @@ def check_columns(name, normalise, eos_id, dtype):
     for columns in (0, fewest, fewest + 5):
         rules = ColumnRules(eos_id, eos_id < 2, columns, normalise)
         backend = backends.load(name)
-        found = backend.catalogue_columns(arrays(), logits, ints(node), ints(line), rules)
+        found = backend.automaton_columns(arrays(), logits, ints(node), ints(line), rules)
         width = found.shape[1] - 1
         assert width == columns or (columns == 0 and width >= fewest)
         assert found.dtype == torch.float32
         want = [expected(*one, rules, width) for one in zip(logits, node, line, strict=True)]
         torch.testing.assert_close(found, torch.tensor(want), rtol=1e-5, atol=1e-5)
         # a row has its own bits, whoever stands beside it and however many columns there are
-        alone = backend.catalogue_columns(
+        alone = backend.automaton_columns(
             arrays(), logits[7:8], ints(node[7:8]), ints(line[7:8]), rules
         )
         some = min(alone.shape[1], found.shape[1]) - 1
@@ -174,7 +180,7 @@ def test_a_row_that_is_not_sound_is_nan(kernel, value):
         ColumnRules(1, True, 0, Normalise.VOCABULARY),
         ColumnRules(0, True, 0, Normalise.VOCABULARY),
     ):
-        found = backends.load(kernel).catalogue_columns(arrays(), logits, node, line, rules)
+        found = backends.load(kernel).automaton_columns(arrays(), logits, node, line, rules)
         assert found[0].isnan().all() and not found[1].isnan().any()
 
 
@@ -182,7 +188,7 @@ def test_float64_is_for_the_reference():
     rules = ColumnRules(1, True, 0, Normalise.VOCABULARY)
     rows = ints([0]), ints([0])
     logits = torch.randn(1, V, dtype=torch.float64)
-    found = backends.load("reference").catalogue_columns(arrays(), logits, *rows, rules)
+    found = backends.load("reference").automaton_columns(arrays(), logits, *rows, rules)
     assert found.dtype == torch.float64
 
 
@@ -210,7 +216,7 @@ def test_wrong_arguments(changes, message):
         rules=ColumnRules(1, True, 0, 1),
     )
     with pytest.raises((ValueError, RuntimeError), match=message):
-        native.catalogue_columns(arrays(), *(given | changes).values())
+        native.automaton_columns(arrays(), *(given | changes).values())
 
 
 @pytest.mark.parametrize(
@@ -228,4 +234,4 @@ def test_wrong_arrays(index, array, message):
     wrong[index] = array
     rules = ColumnRules(1, True, 0, 1)
     with pytest.raises((ValueError, RuntimeError), match=message):
-        native.catalogue_columns(wrong, torch.zeros(1, V), ints([0]), ints([0]), rules)
+        native.automaton_columns(wrong, torch.zeros(1, V), ints([0]), ints([0]), rules)

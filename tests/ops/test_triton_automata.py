@@ -1,4 +1,4 @@
-"""The Triton kernels of catalogues without a GPU: right in the interpreter, and compiled well."""
+"""The Triton kernels of automata without a GPU: right in the interpreter, and compiled well."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from support.triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from pybeam.contracts import ColumnRules, Normalise
-from pybeam.triton_kernels.logits.catalogue import catalogue_child, catalogue_columns
+from pybeam.triton_kernels.logits.automata import automaton_walk
+from pybeam.triton_kernels.logits.automaton_rows import automaton_columns, automaton_logits
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
 
 
 @pytest.mark.slow
 def test_in_the_interpreter():
-    run_in_interpreter("tests/ops/test_catalogue.py", "-k", "triton")
+    files = "tests/ops/test_automata.py", "tests/ops/test_automata_in_pools.py"
+    run_in_interpreter(*files, "-k", "triton")
 
 
 VARIANTS = ((torch.float32, True, 0), (torch.float32, True, 1), (torch.bfloat16, False, 2))
@@ -27,15 +29,22 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 def launches():
-    arrays, node = (ints(500), ints(101), ints(2, 32)), ints(70)
-    yield from recorded(lambda: catalogue_child(arrays, node, node))
+    tree, node = (ints(500), ints(101), ints(2, 32)), ints(70)
+    pool, logits = (ints(500), ints(101), ints(2, 500), ints(101, 5)), torch.zeros(70, 1000)
+    rule = ColumnRules(1, True, 256, Normalise.VOCABULARY)
+    for arrays in (tree, pool):
+        slots = [ints(3) for _ in range(3)]
+        walk = arrays, ints(3, 9), ints(3, 9), node, node, node, node, *slots
+        yield from recorded(lambda walk=walk: automaton_walk(*walk))
+    yield from recorded(lambda: automaton_logits(logits, pool, node, node, (1, 2)))
+    yield from recorded(lambda: automaton_columns(pool, logits, node, node, rule))
     for dtype, eos_first, normalise in VARIANTS:
         logits, rules = (
             torch.zeros(70, 1000, dtype=dtype),
             ColumnRules(1, eos_first, 256, normalise),
         )
         yield from recorded(
-            lambda logits=logits, rules=rules: catalogue_columns(arrays, logits, node, node, rules)
+            lambda logits=logits, rules=rules: automaton_columns(tree, logits, node, node, rules)
         )
 
 
@@ -43,14 +52,18 @@ def test_sums_over_columns_do_not_depend_on_the_longest_list():
     """The same machine code sums the columns, so a row keeps its bits when a longer list comes."""
     given = (ints(700), ints(3), ints(1, 64)), torch.zeros(1, 1000), ints(1), ints(1)
     calls = [ColumnRules(1, True, num, Normalise.COLUMNS) for num in (64, 640)]
-    assert len(distinct([*recorded(lambda: [catalogue_columns(*given, r) for r in calls])])) == 1
+    assert len(distinct([*recorded(lambda: [automaton_columns(*given, r) for r in calls])])) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 def test_compiled_well(capability):
     found = distinct(list(launches()))
-    assert {launch.kernel.__name__ for launch in found} == {"child_kernel", "columns_kernel"}
+    assert {launch.kernel.__name__ for launch in found} == {
+        "walk_kernel",
+        "columns_kernel",
+        "logits_kernel",
+    }
     for launch in found:
         assembly = assemble(launch, capability)
         assert assembly.stack == assembly.local == 0

@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "../params/catalogue.h"
+#include "../params/automata.h"
 
 namespace pybeam {
 
 class Columns {
   public:
     // Throws std::runtime_error before anything would be read or written out of bounds.
-    explicit Columns(const CatalogueColumnsParams& params);
+    explicit Columns(const AutomatonColumnsParams& params);
 
     // Whether every row has a layer of its columns alone, which rows of a slot share.
     bool has_layers() const { return p_.layer != nullptr; }
@@ -33,10 +33,14 @@ class Columns {
     void check() const;
 
   private:
+    // Reads EOS and what may follow a node of a tree, or a state.
+    void read_tree(int64_t row, const void* logits, float* values);
+    void read_pool(int64_t row, const void* logits, float* values);
     float at(const void* logits, int64_t token);
     void normalise(const void* logits, std::vector<float>& values) const;
+    void add_weights(int64_t row, float* values) const;
 
-    const CatalogueColumnsParams& p_;
+    const AutomatonColumnsParams& p_;
     std::vector<Edges> edges_;
     std::atomic<bool> has_strange_token_{false};
 };

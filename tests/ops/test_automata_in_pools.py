@@ -1,0 +1,173 @@
+"""The operators of automata on pools: every backend against `Automaton.step`."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import accumulate
+
+import pytest
+import torch
+
+from pybeam import backends
+from pybeam.backends.torch_automata import PoolArrays
+from pybeam.contracts import ColumnRules, Normalise
+from pybeam.processors.automaton_pool import AutomatonPool
+from support.random_automata import KINDS, random_automaton
+
+V, EOS = 12, 1
+TOKENS = range(2, V)
+AUTOMATA = [random_automaton(seed, TOKENS, 7, KINDS[seed % 3]) for seed in range(12)]
+SPARSE = AUTOMATA[::3]
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+def pool_of(automata) -> tuple[PoolArrays, list[int]]:
+    """A pool, and where the states of each automaton begin in it."""
+    pool = AutomatonPool(automata[0], torch.device("cpu"))
+    pool.line = torch.zeros(len(automata), dtype=torch.int32)
+    pool.open(range(len(automata)), automata)
+    begins = [int(line) - one.start for line, one in zip(pool.line, automata, strict=True)]
+    return PoolArrays(*pool.tables), begins
+
+
+def places(rng: random.Random, automata, begins, num: int):
+    """Rows in states of automata, or outside: the automaton, its state, and that of the pool."""
+    found = []
+    for _ in range(num):
+        i = rng.randrange(len(automata))
+        state = rng.randrange(-1, automata[i].num_states)
+        found.append((automata[i], state, begins[i] + state if state >= 0 else -1))
+    return found
+
+
+def shaped(row, automaton, state, room):
+    """What may follow a state, by the plain step, of every token and of EOS."""
+    out = [-math.inf] * V
+    if state < 0:
+        return out
+    for token in range(V):
+        target, weight = automaton.step(state, token)
+        if target >= 0 and automaton.needed[target] < room:
+            out[token] = row[token] + weight
+    out[EOS] = row[EOS] + float(automaton.final[state])
+    return out
+
+
+def logits_of(num: int) -> torch.Tensor:
+    torch.manual_seed(num)
+    # weights are eighths, so sums are exact
+    return (16 * torch.randn(num, V + 3)).round()[:, 1 : V + 1] / 8
+
+
+def rows_of(seed: int, automata, num: int = 60):
+    rng = random.Random(seed)
+    pool, begins = pool_of(automata)
+    rows = places(rng, automata, begins, num)
+    room = [rng.randrange(5) for _ in rows]
+    return pool, rows, ints(own for *_, own in rows), ints(room)
+
+
+def check_logits(name):
+    pool, rows, node, room = rows_of(1, AUTOMATA)
+    logits = logits_of(len(rows))
+    expected = [
+        shaped(row, automaton, state, limit)
+        for row, (automaton, state, _), limit in zip(
+            logits.tolist(), rows, room.tolist(), strict=True
+        )
+    ]
+    found = logits.clone()
+    backends.load(name).automaton_logits(found, pool, node, room, (EOS,))
+    assert torch.equal(found, torch.tensor(expected))
+
+
+def check_columns(name):
+    pool, rows, node, room = rows_of(2, SPARSE)
+    logits = logits_of(len(rows))
+    num = max(automaton.max_children for automaton in SPARSE)
+    for columns, normalise in ((0, Normalise.NOTHING), (num + 3, Normalise.VOCABULARY)):
+        rules = ColumnRules(EOS, True, columns, normalise)
+        found = backends.load(name).automaton_columns(pool, logits, node, room, rules)
+        for line, row, (automaton, state, _), limit in zip(
+            found, logits, rows, room.tolist(), strict=True
+        ):
+            norm = row.logsumexp(0) if normalise else torch.zeros(())
+            every = shaped(row.tolist(), automaton, state, limit)
+            begin, end = automaton.first[state : state + 2] if state >= 0 else (0, 0)
+            expected = [every[EOS], *(every[token] for token in automaton.token[begin:end])]
+            expected += [-math.inf] * (len(line) - len(expected))
+            torch.testing.assert_close(line, torch.tensor(expected) - norm, atol=1e-5, rtol=1e-5)
+
+
+def check_walk(name):
+    """Every row stands on a node of its own, whose parent has the state to go on from."""
+    pool, begins = pool_of(AUTOMATA)
+    rng = random.Random(3)
+    num_slots = len(AUTOMATA)
+    parent = torch.zeros(num_slots, 2, dtype=torch.int32) - ints([1, 0])
+    parent[:, 1] = 0
+    line = ints(
+        b + a.start if i % 4 else 0 for i, (a, b) in enumerate(zip(AUTOMATA, begins, strict=True))
+    )
+    for _ in range(6):
+        before = [rng.randrange(-1, automaton.num_states) for automaton in AUTOMATA]
+        state = torch.full((num_slots, 2), 10**9, dtype=torch.int32)
+        # nobody reads the states of those that start where everything is allowed
+        some = [b + s if s >= 0 else -1 for b, s in zip(begins, before, strict=True)]
+        state[:, 0] = torch.where(line > 0, ints(some), 10**9)
+        token = rng.choices(range(V), k=num_slots)
+        done, prefix = (
+            rng.choices(range(-1, 4), k=num_slots),
+            ints(rng.choices(range(3), k=num_slots)),
+        )
+        slots, node = ints(range(num_slots)), ints([1] * num_slots)
+        position, limit = ints(done) + prefix, ints([7] * num_slots)
+        given = parent, state, slots, node, ints(token), position, line, prefix, limit
+        found = backends.load(name).automaton_walk(pool, *given)
+        for i, automaton in enumerate(AUTOMATA):
+            noted = int(line[i])
+            if done[i] > 0 and line[i] > 0:
+                target = -1 if before[i] < 0 else automaton.step(before[i], token[i]).state
+                noted = begins[i] + target if target >= 0 else -1
+            assert int(state[i, 1]) == noted
+            assert found[:, i].tolist() == [noted if done[i] >= 0 else 0, 7 - done[i] - 1]
+
+
+CHECKS = {"walk": check_walk, "columns": check_columns, "logits": check_logits}
+
+
+@pytest.mark.parametrize("op", CHECKS)
+def test_as_the_plain_step(kernel, op):
+    CHECKS[op](kernel)
+
+
+@pytest.mark.parametrize("op", CHECKS)
+def test_the_reference(op):
+    CHECKS[op]("reference")
+
+
+def test_states_out_of_bounds_are_refused():
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    pool, begins = pool_of(AUTOMATA[2:3])
+    start = begins[0]
+    loops = pool.state.clone()
+    loops[start, 0] = start
+    rows = ints([start]), ints([5])
+    for arrays, node, message in [
+        (pool, ints([10**6]), "`node` must be a state"),
+        (pool._replace(state=loops), ints([start]), "`failure` must be a smaller"),
+        (pool._replace(first=pool.first.flip(0).contiguous()), ints([0]), "`first` must ascend"),
+        (pool._replace(edge=pool.edge[:1]), *rows[:1], "`edge` must be"),
+        (pool[:3], *rows[:1], "those of a pool"),
+    ]:
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            native.automaton_logits(torch.zeros(1, V), arrays, node, rows[1], (EOS,))
+    # targets outside are forbidden
+    wrong = pool._replace(edge=torch.full_like(pool.edge, 10**6))
+    logits = torch.zeros(1, V)
+    native.automaton_logits(logits, wrong, *rows, (EOS,))
+    assert list(accumulate(logits[0].isinf().tolist()))[-1] > 0
