@@ -83,6 +83,11 @@ class Grammar:
         if self._start.is_error():
             raise GrammarError(self._start.get_error())
 
+    @staticmethod
+    def is_kept(text: str, vocabulary: Vocabulary) -> bool:
+        """Whether `of` need not make the grammar."""
+        return text in _KEPT.get(vocabulary, ())
+
     @classmethod
     def of(cls, text: str, vocabulary: Vocabulary) -> Grammar:
         """Return a grammar, which is the same one if it was made a short while ago."""

@@ -49,6 +49,7 @@ class ModelLoader:
     def load(self, name: str, directory: str) -> ServedModel:
         """Load a model and build its decoder. Raises ClickException if it cannot be read."""
         from pybeam.server.biases import with_biases
+        from pybeam.server.grammars import with_grammars
         from pybeam.server.models import ServedModel, for_any_language, load_tokenizers
         from pybeam.serving.transcripts import ServedTranscripts
         from pybeam.speech.whisper.assets import whisper_config
@@ -59,6 +60,9 @@ class ModelLoader:
             tokenizers = load_tokenizers(setup.first_dir)
             tokenizer = for_any_language(tokenizers)
         algorithm = with_biases(setup.build_algorithm(tokenizer))
+        if tokenizers is not None and replicas[0].device.type == "cpu":
+            continues = tokenizers.reads_prompts
+            algorithm = with_grammars(algorithm, tokenizer, continues=continues)
         decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
         transcripts = None
         with as_failures():

@@ -42,12 +42,12 @@ class GrammarConstraint(Processor):
 
     Args:
         text: the grammar in llguidance's dialect of Lark; None: everything is allowed.
-        vocabulary: of the outputs.
+        tokenizer: of the outputs, see `Vocabulary.of`.
         stage: see `pybeam.processors`.
     """
 
     text: str | None = field(repr=False)
-    vocabulary: Vocabulary
+    tokenizer: Any = field(repr=False)
     stage: Stage = "log_probs"
     per_request: ClassVar = ("text",)
     begins_behind_prefix: ClassVar = True
@@ -61,11 +61,11 @@ class GrammarConstraint(Processor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process reads the grammar anew
-        return type(self), (self.text, self.vocabulary, self.stage)
+        return type(self), (self.text, self.tokenizer, self.stage)
 
     @cached_property
     def _grammar(self) -> Grammar | None:
-        return None if self.text is None else Grammar.of(self.text, self.vocabulary)
+        return None if self.text is None else Grammar.of(self.text, Vocabulary.of(self.tokenizer))
 
     @property
     def is_neutral(self) -> bool:  # type: ignore[override]
@@ -165,8 +165,8 @@ def _limited(logits: Tensor, masks: np.ndarray) -> Tensor:
     if logits.device.type != "cpu":
         limits = torch.from_numpy(LIMITS).to(logits.device)
         found = to_device(masks, torch.uint8, logits.device).flatten().int()
-        limit = limits.index_select(0, found).view(len(masks), -1)[:, : logits.shape[1]]
-        return torch.minimum(logits, limit, out=logits)
+        most = limits.index_select(0, found).view(len(masks), -1)[:, : logits.shape[1]]
+        return torch.minimum(logits, most, out=logits)
     array = logits.numpy()
     for first in range(0, len(masks), ROWS_AT_ONCE):
         rows = array[first : first + ROWS_AT_ONCE]
@@ -261,8 +261,7 @@ def schema_grammar(schema: Any) -> str:
 
 
 def _made(text: str | None, tokenizer: Any, stage: Stage, name: str) -> GrammarConstraint:
-    vocabulary = Vocabulary.of(tokenizer)
     try:
-        return GrammarConstraint(text, vocabulary, stage)
+        return GrammarConstraint(text, tokenizer, stage)
     except GrammarError as error:
         raise ArgumentError(name, f"must be one that llguidance knows: {error}") from error

@@ -24,6 +24,7 @@ from pybeam.server.auth import Keys, caller_of, charge, charge_given, client_of
 from pybeam.server.detector import Detector
 from pybeam.server.errors import APIError, from_service
 from pybeam.server.files import Files
+from pybeam.server.grammars import Grammars
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.model_manager import ModelManager
@@ -58,6 +59,7 @@ class Calls:
     sounds: SoundProcesses | None = None
     detector: Detector = field(default_factory=Detector)
     files: Files = field(default_factory=Files)
+    grammars: Grammars = field(default_factory=Grammars)
 
     def pick(
         self,
@@ -118,14 +120,15 @@ class Calls:
             if value is not None and value > most:
                 raise APIError(400, f"`{name}` must be at most {most}, but is {value}", name)
 
-    def overrides(self, model: ServedModel, body: schemas.Search) -> dict[str, Any]:
+    async def overrides(self, model: ServedModel, body: schemas.Search) -> dict[str, Any]:
         """Return the arguments of a `pybeam.Request` that a body asks of a model.
 
         Raises:
-            APIError: one is larger than the server allows, or a processor does not exist.
+            APIError: one is larger than the server allows, a processor does not exist, or a grammar is wrong.
         """
         self.check_width(width=body.width, n_best=body.n_best)
-        return body.overrides(model.decoder.algorithm)
+        constraints = await self.grammars.constraints(model, body.grammar)
+        return body.overrides(model.decoder.algorithm, constraints)
 
     async def decode(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import Request as HTTPRequest
 
 from pybeam.limits import SourceLimit
+from pybeam.processors.base import Processor
 from pybeam.processors.sampling import Sample
 from pybeam.request import Hypothesis, Request
 from pybeam.server.calls import Calls
@@ -84,6 +85,7 @@ class Continuations:
     Args:
         calls, http, model, body: the call.
         prompts: ids.
+        constraints: of the body's grammar, see `Grammars`.
 
     Attributes:
         prompts: see above.
@@ -100,6 +102,7 @@ class Continuations:
         model: ServedModel,
         body: Generation,
         prompts: Sequence[Sequence[int]],
+        constraints: Sequence[Processor],
     ) -> None:
         self._calls, self._http, self._model, self._body = calls, http, model, body
         self.prompts, self._stops = prompts, Stops(body.stops)
@@ -114,7 +117,7 @@ class Continuations:
                 "n",
             )
         is_drawn = sampler is not None and sampler.temperature > 0
-        self._biases = body.biases(algorithm)
+        self._biases = [*constraints, *body.biases(algorithm)]
         self._each = 1 if is_drawn else body.num  # choices of one request
         self._requests = self._drawn(sampler) if is_drawn else self._searched(sampler)
         # a request that is given up has no log-probabilities
@@ -198,7 +201,9 @@ class Continuations:
         choices = []
         for rank, one in enumerate(found):
             whole, has_stop = self._stops.cut("" if one is None else text(one.tokens))
-            is_over = one is None or one.ended or has_stop
+            # nothing that the body asks for may have fitted
+            is_empty = one is None and served.result.stop_reason != "empty_beam"
+            is_over = is_empty or (one is not None and one.ended) or has_stop
             num = 0 if one is None else len(one.tokens) + one.ended
             if one is not None and has_stop and self._may_leave:
                 num = self._num_read(text, one.tokens)

@@ -14,6 +14,7 @@ from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.biases import MOST_BIAS, biases_of
 from pybeam.server.errors import APIError
+from pybeam.server.grammars import Asked, asked
 from pybeam.server.schemas import (
     Body,
     Count,
@@ -22,6 +23,8 @@ from pybeam.server.schemas import (
     Listed,
     Penalised,
     Sampling,
+    Schema,
+    StructuredOutputs,
     Text,
     writable,
 )
@@ -79,7 +82,59 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-class Generation(Penalised, Sampling):
+class NamedSchema(BaseModel):
+    """A JSON schema of OpenAI. Outputs keep to it, whether `strict` is said or not."""
+
+    name: Text
+    description: Text | None = None
+    json_schema: Schema | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The form of an output."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class Structured(Body):
+    """What an output must be. `response_format` is OpenAI's, the others are vLLM's, older and newer."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | Text | None = None
+    guided_regex: Text | None = None
+    guided_choice: Annotated[Listed[Text], Field(min_length=1)] | None = None
+    guided_grammar: Text | None = None
+
+    @property
+    def grammar(self) -> Asked | None:
+        """The grammar that is asked for. Raises APIError if it cannot be read, or if there are several."""
+        guided: dict[str, Any] = {"json_schema": self.guided_json, "regex": self.guided_regex}
+        guided |= {"choice": self.guided_choice, "grammar": self.guided_grammar}
+        wishes = [
+            asked(f"guided_{kind.removesuffix('_schema')}", kind, value)
+            for kind, value in guided.items()
+            if value is not None
+        ]
+        if self.structured_outputs is not None:
+            wishes.append(self.structured_outputs.asked("structured_outputs"))
+        form = self.response_format
+        if form is not None and form.type != "text":
+            named = form.json_schema
+            schema = None if named is None else named.json_schema
+            if form.type == "json_schema" and schema is None:
+                problem = "`response_format` must have a `schema` in its `json_schema`"
+                raise APIError(400, problem, "response_format")
+            wishes.append(asked("response_format", form.type, schema))
+        if len(wishes) > 1:
+            problem = f"give either `{wishes[0].field}` or `{wishes[1].field}`"
+            raise APIError(400, problem, wishes[1].field)
+        return wishes[0] if wishes else None
+
+
+class Generation(Penalised, Sampling, Structured):
     """The fields that completions and chats share. `beam_width` and its neighbours are vLLM's."""
 
     max_tokens: Length | None = None
@@ -206,12 +261,6 @@ class Tool(BaseModel):
     function: Function
 
 
-class ResponseFormat(BaseModel):
-    type: Annotated[
-        str, _only("text", reason="no grammar holds outputs to JSON here; ask for it in the prompt")
-    ]
-
-
 ToolChoice = Annotated[
     str | dict[str, Any],
     _only("auto", "none", reason='nothing holds outputs to a call; "none" leaves the tools out'),
@@ -230,7 +279,6 @@ class ChatBody(Generation):
     )
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     modalities: Annotated[Listed[str], _only(["text"], reason="answers are text")] | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(writable)] = Field(
         default=None, description='Variables of the template: `{"enable_thinking": false}`.'
@@ -251,6 +299,11 @@ class ChatBody(Generation):
         if self.top_logprobs and (self.frequency_penalty or self.presence_penalty):
             problem = (
                 "`top_logprobs` must be left out beside penalties, which follow the whole output"
+            )
+            raise APIError(400, problem, "top_logprobs")
+        if self.top_logprobs and self.grammar is not None:
+            problem = (
+                "`top_logprobs` must be left out beside a grammar, which follows the whole output"
             )
             raise APIError(400, problem, "top_logprobs")
         return bool(self.logprobs)

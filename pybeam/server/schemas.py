@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from pybeam import limits, processors
 from pybeam import scoring as rules
@@ -17,6 +17,7 @@ from pybeam.processors.sampling import Sample
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.errors import APIError, refused
+from pybeam.server.grammars import Asked, asked
 from pybeam.speech.whisper.timestamps import whisper_timestamps
 
 # of values that are written again; pydantic writes some 250 lists in each other, and Python some 1000
@@ -62,6 +63,12 @@ Length = Annotated[int, Field(ge=1, lt=1 << 20)]
 NEUTRAL = {"temperature": (0, 1), "top_k": (0,), "top_p": (1,), "min_p": (0,)}
 
 
+# processors with arguments that JSON has not
+NOT_IN_JSON = {"Processor", "allowed_tokens", "constraint", "from_function", "gumbel"}
+# and those of tokenizers and of files, for which bodies have fields of their own, or none
+NOT_IN_JSON |= {"grammar", "json_schema", "language_model", "regex"}
+
+
 class Body(BaseModel):
     """A body without fields that this server would ignore."""
 
@@ -100,6 +107,34 @@ class SourceLimit(Body):
         return limits.SourceLimit(self.ratio, self.constant)
 
 
+Constraints = Sequence[processors.Processor]
+Schema = Annotated[dict[str, Any], BeforeValidator(writable)]
+
+
+class StructuredOutputs(Body):
+    """What an output must be, as vLLM has it: exactly one of these."""
+
+    json_schema: Schema | Text | None = Field(
+        default=None, alias="json", description="JSON of this schema, which is an object or a text."
+    )
+    json_object: Literal[True] | None = Field(default=None, description="Any object of JSON.")
+    regex: Text | None = Field(default=None, description="A text that this pattern matches whole.")
+    choice: Annotated[Listed[Text], Field(min_length=1)] | None = Field(
+        default=None, description="One of these texts."
+    )
+    grammar: Text | None = Field(
+        default=None, description="A text of this grammar, in llguidance's dialect of Lark."
+    )
+
+    def asked(self, field: str) -> Asked:
+        """Return the grammar. Raises APIError if there is none, or several, or no JSON schema."""
+        given = {name: getattr(self, name) for name in StructuredOutputs.model_fields}
+        kinds = [name for name, value in given.items() if value is not None]
+        if len(kinds) != 1:
+            raise APIError(400, f"`{field}` must have exactly one of its fields", field)
+        return asked(field, kinds[0], given[kinds[0]])
+
+
 class Scoring(Body):
     """`pybeam.Scoring`; `{"alpha": 1}` divides scores by the length."""
 
@@ -122,7 +157,7 @@ class Processor(BaseModel):
         known: dict[str, Any] = {
             name: getattr(processors, name)
             for name in processors.__all__
-            if name not in ("Processor", "allowed_tokens", "from_function", "gumbel")
+            if name not in NOT_IN_JSON
         } | {"whisper_timestamps": whisper_timestamps}
         if self.name not in known:
             names = ", ".join(known)
@@ -215,13 +250,25 @@ class Search(Ranked, Sampling):
     keep_ties: bool | None = None
     ended_only: bool | None = None
     processors: Listed[Processor] | None = Field(default=None, max_length=16)
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None, description="Nothing but outputs of this form."
+    )
 
-    def overrides(self, algorithm: Algorithm) -> dict[str, Any]:
-        """Return the options of a `pybeam.Request` that are asked for. Raises APIError if one is wrong."""
+    @property
+    def grammar(self) -> Asked | None:
+        """The grammar that is asked for. Raises APIError if it cannot be read."""
+        wish = self.structured_outputs
+        return None if wish is None else wish.asked("structured_outputs")
+
+    def overrides(self, algorithm: Algorithm, constraints: Constraints) -> dict[str, Any]:
+        """Return the options of a `pybeam.Request` that are asked for. Raises APIError if one is wrong.
+
+        `constraints` follow from `grammar`.
+        """
         found = {name: getattr(self, name) for name in OVERRIDES}
         if isinstance(self.max_length, SourceLimit):
             found["max_length"] = self.max_length.build()
-        chain: list[processors.Processor] = [one.build() for one in self.processors or ()]
+        chain = [*constraints, *(one.build() for one in self.processors or ())]
         sampler = self.sampler(algorithm)
         # one that the body spells out replaces the whole of it
         if sampler is not None and not any(isinstance(one, Sample) for one in chain):

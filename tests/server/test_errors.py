@@ -51,6 +51,7 @@ def check(response, status, field=None):
         ("decode", {"source": [[1, 2], "a"]}, "source"),
         ("decode", {"source": [-1]}, "source"),
         ("decode", {"source": "a", "processors": [{"name": "exec"}]}, "processors"),
+        ("decode", {"source": "a", "processors": [{"name": "language_model"}]}, "processors"),
         ("decode", {"source": "a", "model": "spoken-numbers-en"}, "model"),
         ("score", {"source": "a"}, "target"),
         ("completions", {"prompt": "a", "n": 4, "best_of": 3}, "best_of"),

@@ -1,0 +1,164 @@
+"""The processor by which a request to a server holds its outputs to a grammar."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import re
+import sys
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from pybeam.automata.grammars import MAX_LEXER_STATES, Grammar, GrammarError
+from pybeam.automata.vocabulary import Vocabulary
+from pybeam.processors.base import Processor
+from pybeam.processors.grammars import GrammarConstraint, schema_grammar
+from pybeam.search.algorithms import Algorithm
+from pybeam.server.errors import APIError
+from pybeam.server.models import ServedModel
+
+# characters of a grammar
+LARGEST = 1 << 16
+# Llguidance may read a small schema for ever, in a thread that nobody can stop. So a process of its own, with
+# so much time of a CPU and so much memory, reads a new grammar first.
+CPU_SECONDS, MEMORY = 4, 2 << 30
+# until it must have ended, beside other work of the machine
+WALL_SECONDS = 60.0
+MOST_READERS = 2
+# what is escaped, or a slash that is not
+SLASH = re.compile(r"(\\.)|/", re.DOTALL)
+READER = f"""
+import sys
+try:
+    import resource
+except ImportError:
+    pass  # not on Windows
+else:
+    resource.setrlimit(resource.RLIMIT_CPU, ({CPU_SECONDS}, {CPU_SECONDS}))
+    resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+import llguidance as library
+limits = library.LLParserLimits(max_lexer_states={MAX_LEXER_STATES}, verbose_errors=False)
+grammar = library.LLMatcher.grammar_from_lark(sys.stdin.buffer.read().decode())
+matcher = library.LLMatcher(library.LLTokenizer("byte"), grammar, log_level=0, limits=limits)
+if not matcher.is_error():
+    matcher.compute_bitmask()
+sys.stdout.buffer.write(matcher.get_error().encode())
+"""
+
+
+class Asked(NamedTuple):
+    """A grammar that a request asks for."""
+
+    field: str  # where it stands in the body
+    text: str  # in llguidance's dialect of Lark
+
+
+def asked(field: str, kind: str, value: Any) -> Asked:
+    """Return what a field asks for: a "json_schema", any "json_object", a "regex", a "choice", a "grammar".
+
+    Raises:
+        APIError: a schema is no JSON, or nested too deep.
+    """
+    if kind == "grammar":
+        return Asked(field, value)
+    if kind == "regex":
+        # a slash would end it, and so would the end of a line
+        pattern = SLASH.sub(lambda found: found[1] or r"\/", value).replace("\n", r"\n")
+        return Asked(field, f"start: /{pattern}/")
+    if kind == "choice":
+        texts = (json.dumps(one, ensure_ascii=False) for one in value)
+        return Asked(field, f"start: {' | '.join(texts)}")
+    try:
+        return Asked(field, schema_grammar({"type": "object"} if kind == "json_object" else value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise APIError(400, f"`{field}` must be a JSON schema, but is none", field) from error
+
+
+class Continuation:
+    """The tokenizer of outputs that go on with a prompt, so that each token has its text behind others."""
+
+    def __init__(self, tokenizer: object) -> None:
+        self._tokenizer = tokenizer
+
+    def vocab(self) -> tuple[bytes | None, ...]:
+        """Return the text of each token."""
+        return Vocabulary.of(self._tokenizer).tokens
+
+
+def with_grammars(algorithm: Algorithm, tokenizer: object, *, continues: bool) -> Algorithm:
+    """Return a search with a processor that does nothing until a request has a grammar.
+
+    Such a search is not captured on a GPU. One whose last processor gives columns stays as it is: beside
+    another processor it would compute all of the vocabulary.
+    """
+    chain = algorithm.processors
+    gives_columns = any(isinstance(one, Processor) and one.gives_columns for one in chain)
+    if gives_columns or find_spec("llguidance") is None:
+        return algorithm
+    given = Continuation(tokenizer) if continues else tokenizer
+    # first, so that samples are drawn of what is allowed
+    own = GrammarConstraint(None, given, "logits")
+    return dataclasses.replace(algorithm, processors=(own, *chain))
+
+
+class Grammars:
+    """Reads the grammars that requests ask for."""
+
+    def __init__(self) -> None:
+        self._readers = asyncio.Semaphore(MOST_READERS)
+
+    async def constraints(self, model: ServedModel, wish: Asked | None) -> list[Processor]:
+        """Return the processor for what is asked, in a list; none if nothing is.
+
+        Raises:
+            APIError: the server has none to change, or the grammar is too large, wrong or too complex.
+        """
+        if wish is None:
+            return []
+        chain = model.decoder.algorithm.processors
+        own = next((one for one in chain if isinstance(one, GrammarConstraint)), None)
+        field = wish.field
+        if own is None:
+            problem = (
+                "must be left out: the server holds outputs to grammars if llguidance is installed, its "
+                "model computes on a CPU and has a tokenizer, and its search has no shortlist or catalogue"
+            )
+            raise APIError(400, f"`{field}` {problem}", field)
+        if len(wish.text) > LARGEST:
+            problem = f"must have at most {LARGEST} characters, but has {len(wish.text)}"
+            raise APIError(400, f"`{field}` {problem}", field)
+        try:
+            vocabulary = await asyncio.to_thread(Vocabulary.of, own.tokenizer)
+            if not Grammar.is_kept(wish.text, vocabulary):
+                async with self._readers:
+                    await _read(wish.text)
+            return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]
+        except GrammarError as error:
+            # the first line has no part of the grammar
+            [problem, *_] = str(error).splitlines()
+            raise APIError(
+                400, f"`{field}` must be one that llguidance knows: {problem}", field
+            ) from error
+        except ValueError as error:
+            raise APIError(400, f"`{field}` needs another tokenizer: {error}", field) from error
+
+
+async def _read(text: str) -> None:
+    """Read a grammar in a process of its own. Raises GrammarError if it is wrong or takes too long."""
+    pipe = asyncio.subprocess.PIPE
+    reader = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", READER, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        found, _ = await asyncio.wait_for(reader.communicate(text.encode()), WALL_SECONDS)
+    except TimeoutError:
+        found = b""
+    finally:
+        if reader.returncode is None:
+            reader.kill()
+            await reader.wait()
+    if found:
+        raise GrammarError(found.decode())
+    if reader.returncode:
+        raise GrammarError(f"the grammar is too complex to be read in {CPU_SECONDS} seconds")

@@ -1,0 +1,188 @@
+"""Requests hold outputs to JSON, patterns, choices and grammars, in OpenAI's words and in vLLM's."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import pybeam
+from pybeam.processors.grammars import GrammarConstraint
+from pybeam.server import grammars
+from pybeam.server.grammars import asked, with_grammars
+from pybeam.server.models import ServedModel
+from pybeam.text.tokenizer import Tokenizers
+from support import server_app
+from support.text_folders import save_chat
+
+pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
+
+CHAT = [{"role": "user", "content": "ac"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "maximum": 99}, "b": {"enum": ["x", "d"]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+# letters of the tiny model that stand for JSON's own characters
+SIGNS = dict(zip("qwxyzAB", '{}[]":,', strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chat")
+    save_chat(path)
+    file = path / "tokenizer.json"
+    found = json.loads(file.read_text())
+    vocabulary = found["model"]["vocab"]
+    found["model"]["vocab"] = {SIGNS.get(name, name): i for name, i in vocabulary.items()}
+    file.write_text(json.dumps(found))
+    tokenizers = Tokenizers(path)
+    search = with_grammars(pybeam.fixed_beam(3, max_length=40), tokenizers.of(), continues=True)
+    decoder = pybeam.Decoder(pybeam.load_model(path), search, log_probs=True)
+    return ServedModel("tiny", str(path), decoder, tokenizers)
+
+
+def sent(model, *calls: tuple[str, dict]) -> list:
+    """The answers to these bodies."""
+
+    async def ask(http):
+        return [await http.post(f"/v1/{path}", json=body) for path, body in calls]
+
+    return server_app.run(ask, model=model)
+
+
+def is_json(text):
+    jsonschema.validate(json.loads(text), SCHEMA)
+    return True
+
+
+NAMED = {"name": "one", "schema": SCHEMA, "strict": True}
+FORMS = [
+    ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, is_json),
+    ({"guided_json": SCHEMA}, is_json),
+    ({"guided_json": json.dumps(SCHEMA)}, is_json),
+    ({"structured_outputs": {"json": SCHEMA}}, is_json),
+    ({"guided_regex": "[a-d]{2}d?"}, re.compile("[a-d]{2}d?").fullmatch),
+    ({"structured_outputs": {"regex": "d+"}}, re.compile("d+").fullmatch),
+    ({"guided_choice": ["ad", 'd"d', "bb"]}, ["ad", 'd"d', "bb"].__contains__),
+    ({"structured_outputs": {"choice": ["ad"]}}, ["ad"].__contains__),
+    ({"guided_grammar": 'start: "d" | "a" start "b"'}, re.compile("a*db*").fullmatch),
+    ({"structured_outputs": {"grammar": 'start: "da"'}}, ["da"].__contains__),
+]
+
+
+def test_outputs_have_the_form_that_is_asked_for(model):
+    calls = []
+    for form, _ in FORMS:
+        calls.append(("chat/completions", {"messages": CHAT, "n": 2, "max_tokens": 24, **form}))
+        calls.append(("completions", {"prompt": "ac", "max_tokens": 24, **form}))
+    answers = sent(model, *calls)
+    for i, (form, is_valid) in enumerate(FORMS):
+        for answer in answers[2 * i : 2 * i + 2]:
+            assert answer.status_code == 200, (form, answer.text)
+            choices = answer.json()["choices"]
+            assert choices
+            for one in choices:
+                text = one["message"]["content"] if "message" in one else one["text"]
+                assert is_valid(text), (form, text)
+                assert one["finish_reason"] == "stop"
+
+
+def test_decode_and_translations_take_them(model):
+    own = {"structured_outputs": {"choice": ["ad", "bb"]}}
+    decoded, translated = sent(
+        model,
+        ("decode", {"source": "ac", "n_best": 2, "max_length": 8, **own}),
+        ("translations", {"text": "ac", "max_length": 8, **own}),
+    )
+    assert {one["text"] for one in decoded.json()["hypotheses"]} <= {"ad", "bb"}
+    assert len(decoded.json()["hypotheses"]) == 2
+    assert translated.json()["translations"][0]["text"] in ("ad", "bb")
+
+
+def test_nothing_that_fits_is_a_choice_that_was_cut(model):
+    form = {"guided_json": SCHEMA, "max_tokens": 3}
+    [answer] = sent(model, ("completions", {"prompt": "ac", **form}))
+    [choice] = answer.json()["choices"]
+    assert choice["text"] == "" and choice["finish_reason"] == "length"
+
+
+REFUSED = [
+    ({"guided_json": {"type": "foo"}}, "guided_json", "Invalid type: foo"),
+    ({"guided_json": {"not": {}}}, "guided_json", "Unimplemented keys"),
+    ({"guided_json": "{"}, "guided_json", "must be a JSON schema"),
+    ({"guided_json": "[" * 5000}, "guided_json", "must be a JSON schema"),
+    ({"guided_grammar": "start: missing"}, "guided_grammar", "unknown name"),
+    ({"guided_grammar": "a" * 70_000}, "guided_grammar", "at most 65536 characters"),
+    ({"guided_regex": "(a"}, "guided_regex", "one that llguidance knows"),
+    ({"guided_choice": []}, "guided_choice", "at least 1"),
+    ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "exactly one"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "give either"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "must have a `schema`"),
+    ({"response_format": {"type": "xml"}}, "response_format", "json_object"),
+]
+
+
+def test_what_cannot_be_held_to_is_refused(model):
+    answers = sent(model, *(("completions", {"prompt": "ac", **body}) for body, _, _ in REFUSED))
+    for answer, (body, field, problem) in zip(answers, REFUSED, strict=True):
+        error = answer.json()["error"]
+        assert answer.status_code in (400, 422), body
+        assert field in error["param"] and problem in error["message"], (body, error)
+
+
+def test_a_server_without_the_processor_says_why():
+    [answer] = sent(None, ("completions", {"prompt": "a", "guided_regex": "a"}))
+    assert answer.status_code == 400 and "llguidance" in answer.json()["error"]["message"]
+
+
+def test_columns_stay_alone():
+    """Beside another processor a catalogue would compute all of the vocabulary."""
+    catalogue = pybeam.Catalogue.build([[3, 4]])
+    search = pybeam.fixed_beam(2, processors=[pybeam.catalogue.allowed_items(catalogue)])
+    assert with_grammars(search, object(), continues=False) is search
+    chain = with_grammars(pybeam.greedy(), object(), continues=False).processors
+    assert [type(one) for one in chain] == [GrammarConstraint]
+
+
+def test_a_pattern_may_have_slashes_and_ends_of_lines():
+    assert asked("regex", "regex", "a/b\\/c\n\\\\/").text == "start: /a\\/b\\/c\\n\\\\\\//"
+
+
+# it takes a second of a CPU
+@pytest.mark.slow
+def test_a_schema_that_explodes_is_given_up(model, monkeypatch):
+    """Llguidance builds an automaton of their least common multiple, in version 1.9.1."""
+    monkeypatch.setattr(grammars, "READER", grammars.READER.replace("(4, 4)", "(1, 1)"))
+    schema = {"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 9967}]}
+    calls = [
+        ("completions", {"prompt": "ac", "guided_json": schema}),
+        ("completions", {"prompt": "ac", "guided_choice": ["ad"]}),
+    ]
+    first, second = sent(model, *calls)
+    assert first.status_code == 400 and "too complex" in first.json()["error"]["message"]
+    assert second.json()["choices"][0]["text"] == "ad"
+
+
+# the package takes seconds to import
+@pytest.mark.slow
+def test_openai_asks_for_json(model):
+    package = pytest.importorskip("openai", reason="the package openai is in the extra `test`")
+    with (
+        server_app.listening(model) as url,
+        package.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        how = {"model": "tiny", "messages": CHAT, "max_completion_tokens": 30}
+        form = {"type": "json_schema", "json_schema": NAMED}
+        answer = client.chat.completions.create(**how, response_format=form)
+        assert is_json(answer.choices[0].message.content)
+        extra = {"structured_outputs": {"choice": ["bb"]}}
+        answer = client.chat.completions.create(**how, extra_body=extra)
+        assert answer.choices[0].message.content == "bb"
+        with pytest.raises(package.BadRequestError, match="Invalid type") as caught:
+            client.chat.completions.create(**how, extra_body={"guided_json": {"type": "foo"}})
+        assert caught.value.param == "guided_json"
