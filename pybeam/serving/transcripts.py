@@ -95,6 +95,17 @@ class ServedTranscripts:
         """
         return LongFeatures(self._assets.extract, sound)
 
+    def text_tokens(self, segments: Sequence[Segment]) -> tuple[list[int], list[float]]:
+        """Return the tokens of segments that have text, and their log-probabilities."""
+        found = [
+            (token, log_prob)
+            for one in segments
+            for token, log_prob in zip(one.tokens, one.log_probs, strict=True)
+            # timestamps and control tokens have none
+            if self._assets.text([token])
+        ]
+        return [token for token, _ in found], [log_prob for _, log_prob in found]
+
     async def transcribe(
         self, recording_loop: RecordingLoop, recording: Recording, decode: Decode
     ) -> AsyncGenerator[Progress, None]:

@@ -63,6 +63,8 @@ class Segment:
             sampled.
         compression_ratio: of the window: bytes of its text divided by bytes that zlib makes of it.
         words: the words, if they were asked for.
+        log_probs: log-probability of each of the tokens; 0 of those with which the output was to begin.
+            Empty: nobody has kept them.
     """
 
     start: float
@@ -74,6 +76,7 @@ class Segment:
     temperature: float
     compression_ratio: float
     words: tuple[Word, ...] = ()
+    log_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,12 @@ def test_openai_transcriptions(openai):
 
 
 def test_openai_streams_transcriptions(openai):
-    found = openai.audio.transcriptions.create(model="whisper-1", file=FIRST, stream=True)
-    *deltas, done = found
+    how = {"model": "whisper-1", "file": FIRST, "include": ["logprobs"]}
+    *deltas, done = openai.audio.transcriptions.create(**how, stream=True)
     assert (done.type, done.text) == ("transcript.text.done", "four zero seven")
     assert "".join(one.delta for one in deltas) == done.text
+    whole = openai.audio.transcriptions.create(**how)
+    assert [one.logprob for one in done.logprobs] == [one.logprob for one in whole.logprobs] != []
 
 
 def test_openai_lists_models_and_understands_errors(openai):

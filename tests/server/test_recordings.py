@@ -20,16 +20,15 @@ from pybeam.server.models import ServedModel
 from pybeam.server.settings import KeyLimits
 from pybeam.serving import Service
 from pybeam.serving.sound_process import SoundProcesses
-from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import SoundFile, VoiceActivity, format_transcript, read_sound, read_wav
 from pybeam.speech.whisper import Recording, beam_search
 from pybeam.text.tokenizer import Tokenizers
+from support import server_app
 from support.paths import ROOT
 from support.served import wait_for
 from support.server_app import run
 from support.server_process import SPEECH_MODEL
 from support.speech_models import tone
-from support.tiny_whisper import save_whisper
 
 RATE = 16000
 FIRST = ROOT / "examples" / "speech" / "first.wav"
@@ -38,14 +37,7 @@ PATH = "/v1/audio/transcriptions"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> ServedModel:
-    directory = tmp_path_factory.mktemp("whisper")
-    save_whisper(directory)
-    model, schedule = pybeam.load_model(directory), pybeam.Fifo(4)
-    transcripts = ServedTranscripts(
-        "tiny (windows)", model, str(directory), beam_search(2), schedule
-    )
-    decoder = pybeam.Decoder(model, pybeam.fixed_beam(2), log_probs=True)
-    return ServedModel("tiny", str(directory), decoder, Tokenizers(directory), transcripts)
+    return server_app.whisper(tmp_path_factory.mktemp("whisper"))
 
 
 def wav(num: int, seed: int = 0) -> bytes:
@@ -318,7 +310,6 @@ def test_a_server_that_can_make_no_process_says_so(served):
             400,
             "needs response_format=json",
         ),
-        ({"include[]": "logprobs"}, {}, 400, "`include` is for models"),
         ({"stream": "true", "language": "xx"}, {}, 422, "must be one that the model"),
     ],
 )

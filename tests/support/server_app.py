@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,9 +21,12 @@ from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel
 from pybeam.server.settings import Settings
 from pybeam.serving.sound_process import SoundProcesses
+from pybeam.serving.transcripts import ServedTranscripts
+from pybeam.speech.whisper import beam_search
 from pybeam.text.tokenizer import Tokenizers
 from support.paths import MODEL
 from support.server_process import wait_until
+from support.tiny_whisper import save_whisper
 
 SEARCH = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
 
@@ -36,6 +40,17 @@ def decoder() -> pybeam.Decoder:
 @cache
 def served(name: str = "es-en") -> ServedModel:
     return ServedModel(name, str(MODEL), decoder(), Tokenizers(MODEL))
+
+
+def whisper(directory: Path) -> ServedModel:
+    """A Whisper model of random weights, whose windows are decoded four at a time."""
+    save_whisper(directory)
+    model, schedule = pybeam.load_model(directory), pybeam.Fifo(4)
+    transcripts = ServedTranscripts(
+        "tiny (windows)", model, str(directory), beam_search(2), schedule
+    )
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(2), log_probs=True)
+    return ServedModel("tiny", str(directory), decoder, Tokenizers(directory), transcripts)
 
 
 @contextlib.asynccontextmanager

@@ -107,7 +107,7 @@ async def transcriptions(
     With Whisper models recordings may have any length up to the server's limit, and segments and words have
     times. With a `chunking_strategy`, they are cut where nobody speaks, and no window sees the text of the
     one before it. Other models give no times: srt, vtt and verbose_json then have one segment, the whole
-    recording. These alone give log-probabilities, with `include[]=logprobs`.
+    recording. With `include[]=logprobs` the answer has the log-probability of each token of the text.
     """
     return await _transcribed(http, form, calls)
 
@@ -130,17 +130,17 @@ async def _transcribed(http: HTTPRequest, form: TranscriptionForm, calls: Calls)
         raise APIError(400, "`include` needs response_format=json", "include")
     if model.transcripts is None:
         return await _one_source(http, form, calls, model)
-    if form.include:
-        problem = f"`include` is for models that read a recording at once, but {model.name!r} reads windows"
-        raise APIError(400, problem, "include")
+    log_probs = _LogProbs(model, model.transcripts) if form.include else None
     http.state.log_fields = {"model": model.name, "sources": 1}
     news = _news(http, form, calls, model, model.transcripts)
     if form.stream:
-        return await streamed(http, news, _NewsWriter(), lambda: None)
+        return await streamed(http, news, _NewsWriter(log_probs), lambda: None)
     try:
         transcript = await unless_gone(http, _last(news))
     except Exception as error:
         raise from_service(error) from error
+    if log_probs is not None:
+        return JSONResponse({"text": transcript.text, "logprobs": log_probs(transcript.segments)})
     return _answer(form, transcript)
 
 
@@ -236,7 +236,8 @@ async def _one_source(
         # a transcript that is cut would be taken for a whole one
         serving = Serving(model=model.name, on_deadline="raise")
         if form.stream:
-            return await calls.stream(http, model, request, serving, _Writer(model))
+            writer = _Writer(model, has_log_probs=bool(form.include))
+            return await calls.stream(http, model, request, serving, writer)
         [served] = await calls.decode(http, model, [request], serving)
     text, best = model.best_text(served), next(iter(served.result.hypotheses), None)
     if form.include:
@@ -286,19 +287,35 @@ def _verbose(form: TranscriptionForm, transcript: Transcript) -> dict[str, Any]:
     return found
 
 
-def _delta_event(text: str) -> str:
-    return event_of({"type": "transcript.text.delta", "delta": text})
+def _delta_event(text: str, log_probs: list[dict[str, Any]] | None = None) -> str:
+    return _event("delta", {"delta": text}, log_probs)
 
 
-def _done_event(text: str) -> str:
-    return event_of({"type": "transcript.text.done", "text": text})
+def _done_event(text: str, log_probs: list[dict[str, Any]] | None = None) -> str:
+    return _event("done", {"text": text}, log_probs)
+
+
+def _event(kind: str, data: dict[str, Any], log_probs: list[dict[str, Any]] | None) -> str:
+    more = {} if log_probs is None else {"logprobs": log_probs}
+    return event_of({"type": f"transcript.text.{kind}", **data, **more})
+
+
+class _LogProbs:
+    """Write the log-probabilities of the tokens of segments."""
+
+    def __init__(self, model: ServedModel, transcripts: ServedTranscripts) -> None:
+        self._model, self._transcripts = model, transcripts
+
+    def __call__(self, segments: Sequence[Segment]) -> list[dict[str, Any]]:
+        scored = Scored([], *self._transcripts.text_tokens(segments))
+        return token_log_probs(self._model, (), scored)
 
 
 class _NewsWriter:
-    """Write the text of each window as it is ready."""
+    """Write the text of each window as it is ready; `log_probs` write those of its tokens, too."""
 
-    def __init__(self) -> None:
-        self._has_begun = False
+    def __init__(self, log_probs: _LogProbs | None) -> None:
+        self._log_probs, self._has_begun = log_probs, False
 
     def __call__(self, news: Progress) -> Iterator[str]:
         text = "".join(segment.text for segment in news.segments)
@@ -306,14 +323,18 @@ class _NewsWriter:
             text = text.lstrip()
         if text:
             self._has_begun = True
-            yield _delta_event(text)
+            yield _delta_event(text, self._of(news.segments))
         if news.transcript is not None:
-            yield _done_event(news.transcript.text)
+            yield _done_event(news.transcript.text, self._of(news.transcript.segments))
+
+    def _of(self, segments: Sequence[Segment]) -> list[dict[str, Any]] | None:
+        return None if self._log_probs is None else self._log_probs(segments)
 
 
 class _Writer:
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, *, has_log_probs: bool) -> None:
         self._model, self._deltas = model, TextDeltas(model.text)
+        self._has_log_probs = has_log_probs
 
     def __call__(self, event: Event) -> Iterator[str]:
         if isinstance(event, Certain):
@@ -323,4 +344,9 @@ class _Writer:
             text = self._model.best_text(event)
             if delta := self._deltas.rest(text):
                 yield _delta_event(delta)
-            yield _done_event(text)
+            # how probable a token is, is known when it has been chosen
+            log_probs = None
+            if self._has_log_probs:
+                best = next(iter(event.result.hypotheses), None)
+                log_probs = token_log_probs(self._model, (), Scored.of(best))
+            yield _done_event(text, log_probs)

@@ -337,8 +337,8 @@ class RecordingLoop:
         no_speech = None if self._tokens.no_speech is None else math.exp(answer.token_log_probs[0])
         tokens = answer.tokens
         text = self._assets.text(tokens).strip()
-        average = answer.score / (len(tokens) + 1)
-        return WindowResult(tokens, average, no_speech, temperature, compression_ratio(text))
+        average, ratio = answer.score / (len(tokens) + 1), compression_ratio(text)
+        return WindowResult(tokens, average, no_speech, temperature, ratio, answer.log_probs)
 
     def _segments(
         self, found: WindowResult, window: Window, *, keeps_rest: bool
@@ -352,6 +352,7 @@ class RecordingLoop:
             pieces, step = pieces_of(
                 found.tokens, begin, self._stride, window.size, keeps_rest=keeps_rest
             )
+        log_probs = iter(found.log_probs)
         segments = [
             Segment(
                 (window.start + piece.start) / self._rate,
@@ -362,6 +363,7 @@ class RecordingLoop:
                 found.no_speech_probability,
                 found.temperature,
                 found.compression_ratio,
+                log_probs=tuple(itertools.islice(log_probs, len(piece.tokens))),
             )
             for piece in pieces
         ]

@@ -69,11 +69,13 @@ class Answer(NamedTuple):
         tokens: those of the best hypothesis behind the prompt; empty if there is none.
         score: their accumulated log-probability, EOS included; -inf if there is none.
         token_log_probs: log-probabilities of the recorded tokens where the transcript starts.
+        log_probs: log-probability of each of `tokens`; 0 of those that were given.
     """
 
     tokens: list[int]
     score: float
     token_log_probs: list[float]
+    log_probs: list[float]
 
 
 class TokenLogProbs:
@@ -207,7 +209,8 @@ class RequestBuilder:
         """Make the decoder that the requests are for; see `Transcriber`."""
         # the builder says what is suppressed, and each question how its answer begins and ends
         plain = self._model.without(*self._model.settings.names)
-        return Decoder(plain, self._algorithm, schedule, backend, memory_limit=memory_limit)
+        options: dict[str, Any] = {"log_probs": True, "memory_limit": memory_limit}
+        return Decoder(plain, self._algorithm, schedule, backend, **options)
 
     def request(self, question: Question) -> tuple[Request, int]:
         """Return the request of a question, and the line that it takes of `token_log_probs`."""
@@ -242,10 +245,12 @@ class RequestBuilder:
         """Return the answer that a result is, and give the line of its request back."""
         token_log_probs = self.token_log_probs.read(line)
         if not result.hypotheses:
-            return Answer([], -math.inf, token_log_probs)
+            return Answer([], -math.inf, token_log_probs, [])
         best = result.hypotheses[0]
         # the prompt's first token is no part of an output
-        return Answer(best.tokens[len(question.prompt) - 1 :], best.score, token_log_probs)
+        tokens = best.tokens[len(question.prompt) - 1 :]
+        log_probs = [*[0.0] * len(question.beginning), *(best.log_probs or ())]
+        return Answer(tokens, best.score, token_log_probs, log_probs[: len(tokens)])
 
 
 def _rules(

@@ -51,7 +51,8 @@ def pieces_of(
         keeps_rest: whether text behind the last pair is a piece, too.
 
     Returns:
-        The pieces, and how many frames later the next window begins.
+        The pieces, one behind the other from the first token on, and how many frames later the next window
+        begins.
     """
     is_stamp = [token >= begin for token in tokens]
     cuts = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
@@ -104,7 +105,7 @@ class WindowResult:
 
     Attributes:
         tokens: without EOS.
-        average_log_prob, no_speech_probability, temperature, compression_ratio: see `Segment`.
+        average_log_prob, no_speech_probability, temperature, compression_ratio, log_probs: see `Segment`.
     """
 
     tokens: list[int]
@@ -112,6 +113,7 @@ class WindowResult:
     no_speech_probability: float | None
     temperature: float
     compression_ratio: float
+    log_probs: list[float]
 
     def fails(self, options: TranscriptionOptions) -> bool:
         """Whether the next temperature is to be tried. Silence is no text, and none is better."""

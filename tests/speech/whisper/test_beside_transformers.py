@@ -176,8 +176,10 @@ def test_probabilities_are_those_of_the_model(saved):
             given = torch.tensor([line])
             logits = saved[1](window.t()[None], decoder_input_ids=given).logits[0]
         log_probs = logits.log_softmax(1)
-        total = sum(float(log_probs[i - 1, line[i]]) for i in range(4, len(line)))
-        average = total / (len(segment.tokens) + 1)
+        each = [float(log_probs[i - 1, line[i]]) for i in range(4, len(line))]
+        num = len(segment.tokens)
+        assert segment.log_probs == pytest.approx(each[:num], abs=1e-5)
+        average = sum(each) / (num + 1)
         assert segment.average_log_prob == pytest.approx(average, abs=1e-5)
         silence = float(log_probs[0, NO_SPEECH].exp())
         assert segment.no_speech_probability == pytest.approx(silence, rel=1e-4)

@@ -48,7 +48,9 @@ def test_transcripts_are_those_of_each_recording_alone(model, directory, kind):
     recordings = sounds(*LENGTHS, seed=6)
     options = KINDS[kind]
     alone = [transcribed(model, directory, [one], options)[0] for one in recordings]
-    assert sum(len(one.segments) for one in alone) > 8
+    segments = [segment for one in alone for segment in one.segments]
+    assert len(segments) > 8
+    assert all(len(one.log_probs) == len(one.tokens) > 0 for one in segments)
     for schedule in (pybeam.Fifo(3), pybeam.Streaming(4, row_budget=11), pybeam.Batch(16)):
         assert transcribed(model, directory, recordings, options, schedule=schedule) == alone
 
