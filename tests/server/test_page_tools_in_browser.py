@@ -33,9 +33,14 @@ def test_history_is_kept_opened_and_deleted(browser):
     browser.click("#history-list li:nth-child(2) > button")
     browser.wait_for_result()
     assert (browser.source(), browser.text("translation")) == ("Jesús lloró.", "Jesus wept.")
-    assert open_history(browser) == ["Y el rey dijo.", "Jesús lloró."]
+    first = "return JSON.parse(localStorage.getItem('pybeam.history'))[0].source"
+    wait_until(lambda: browser.run(first) == "Jesús lloró.")
+    # it is deleted, letter by letter
+    browser.translate("Jesús")
+    wait_until(lambda: browser.text("spoken") == browser.text("translation"))
+    assert open_history(browser) == ["Jesús lloró.", "Y el rey dijo."]
     browser.click("#history-list .actions button", 1)
-    assert browser.texts("#history-list .quoted") == ["Y el rey dijo."]
+    assert browser.texts("#history-list .quoted") == ["Jesús lloró."]
     browser.click("#delete-history")
     assert browser.text("history-list") == "There is nothing yet."
     assert browser.run("return localStorage.length") == 0

@@ -17,22 +17,21 @@ export function listen(handler) {
 const isKept = () => load("keeps history", true);
 const sizeOf = entry => entry.source.length + entry.translation.length;
 
-// Keep a text and its translation, newest first; one that was still being written is replaced.
+// Keep a text and its translation, newest first. One that is still being written replaces its beginning.
 export function remember(source, translation, { source_lang, target_lang }) {
     if (!isKept()) return;
     const from = codeOf(source_lang ?? "");
     const to = codeOf(target_lang ?? "");
     const others = load("history", []);
-    const [last] = others;
-    const isSame =
-        last &&
-        last.from === from &&
-        last.to === to &&
-        (source.startsWith(last.source) || last.source.startsWith(source));
-    const entries = [
-        { source, translation, from, to, when: Date.now() },
-        ...others.slice(isSame ? 1 : 0),
-    ].slice(0, MAX_ENTRIES);
+    const [last] = others.filter((one, i) => i === 0 && one.from === from && one.to === to);
+    // who deletes a text letter by letter does not mean its beginnings
+    if (last && last.source.startsWith(source) && last.source !== source) return;
+    const isReplaced = one =>
+        one.from === from &&
+        one.to === to &&
+        (one.source === source || (one === last && source.startsWith(one.source)));
+    const entry = { source, translation, from, to, when: Date.now() };
+    const entries = [entry, ...others.filter(one => !isReplaced(one))].slice(0, MAX_ENTRIES);
     let size = 0;
     const fitting = entries.filter(one => (size += sizeOf(one)) <= MAX_CHARACTERS);
     // a browser that is full keeps half of it

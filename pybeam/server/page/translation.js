@@ -10,6 +10,7 @@ const UNSURE = 0.4;
 const field = at("translation");
 const sentences = new WeakMap(); // by their elements
 const wordsOf = element => [...element.querySelectorAll(".word")];
+const hasWords = element => element.querySelector(".word") !== null;
 
 let tabStop = null; // the word that Tab reaches
 
@@ -21,17 +22,29 @@ export function listen(handlers) {
 }
 
 export function showPassage(passage) {
-    const parts = [passage.kept[0]];
-    passage.sentences.forEach((one, i) => {
+    for (const one of passage.sentences.filter(one => !one.element)) {
         one.element = make("span", { className: "sentence" });
         sentences.set(one.element, one);
         fillSentence(one);
-        parts.push(one.element, passage.kept[i + 1]);
-    });
+    }
     const language = passage.sentences[0]?.options.target_lang;
     field.lang = language ? codeOf(language) : "";
-    field.replaceChildren(...parts);
+    // a browser lays out a line that changes alone, and none that nobody sees
+    field.replaceChildren(...linesOf(passage).map(parts => make("div", { className: "line" }, ...parts)));
     letTabIn();
+}
+
+// Sentences and what stands between them, line by line.
+function linesOf({ kept, sentences }) {
+    const lines = [[]];
+    kept.forEach((text, i) => {
+        for (const part of text.split(/(?<=\n)/)) {
+            lines.at(-1).push(part);
+            if (part.endsWith("\n")) lines.push([]);
+        }
+        if (sentences[i]) lines.at(-1).push(sentences[i].element);
+    });
+    return lines.filter(parts => parts.length);
 }
 
 export function showSentence(sentence) {
@@ -93,23 +106,26 @@ export function markSentence(sentence) {
 
 // Left and right go by words, up and down by sentences.
 function neighbour(word, key) {
-    const words = wordsOf(field);
-    const now = words.indexOf(word);
-    const firstOf = words.filter((one, i) => one.parentElement !== words[i - 1]?.parentElement);
-    const sentence = firstOf.findLastIndex(one => words.indexOf(one) <= now);
+    const elements = [...field.querySelectorAll(".sentence")];
+    const here = elements.indexOf(word.parentElement);
+    const own = wordsOf(word.parentElement);
+    const place = own.indexOf(word);
+    // a translation may have no words
+    const firstOf = others => others.find(hasWords)?.querySelector(".word");
+    const lastOf = others => others.findLast(hasWords) && wordsOf(others.findLast(hasWords)).at(-1);
     switch (key) {
         case "ArrowRight":
-            return words[now + 1];
+            return own[place + 1] ?? firstOf(elements.slice(here + 1));
         case "ArrowLeft":
-            return words[now - 1];
+            return own[place - 1] ?? lastOf(elements.slice(0, here));
         case "ArrowDown":
-            return firstOf[sentence + 1];
+            return firstOf(elements.slice(here + 1));
         case "ArrowUp":
-            return firstOf[sentence - 1];
+            return firstOf(elements.slice(0, here).reverse());
         case "Home":
-            return words[0];
+            return firstOf(elements);
         case "End":
-            return words.at(-1);
+            return lastOf(elements);
     }
 }
 
