@@ -259,17 +259,17 @@ class Automaton:
         needed = np.where(self.final > -INF, 0, NEVER).astype(np.int32)
         source = np.repeat(np.arange(self.num_states, dtype=np.int32), np.diff(self.first))
         others = np.flatnonzero(self.other != NOWHERE)
-        source = np.concatenate([source, others])
-        target = np.concatenate([self.target, self.other[others]])
-        is_open = (target != NOWHERE) & (needed[source] == NEVER)
-        source, target = source[is_open], target[is_open]
-        for depth in range(self.num_states):
-            reaches = needed[target] == depth
-            if not reaches.any():
-                break
-            needed[source[reaches]] = depth + 1
-            is_open = needed[source] == NEVER
-            source, target = source[is_open], target[is_open]
+        first, source = _grouped(
+            np.concatenate([self.target, self.other[others]]),
+            np.concatenate([source, others]),
+            self.num_states,
+        )
+        reached, num = np.flatnonzero(needed == 0), 0
+        while len(reached):
+            num += 1
+            before = _followers(first, source, reached)
+            reached = np.unique(before[needed[before] == NEVER])
+            needed[reached] = num
         return needed
 
     @property
@@ -281,6 +281,11 @@ class Automaton:
     def tokens(self) -> np.ndarray:
         """[n] int32, the tokens that edges have, ascending."""
         return np.unique(self.token)
+
+    def has_token(self, token: int) -> bool:
+        """Whether an edge has the token."""
+        place = int(np.searchsorted(self.tokens, token))
+        return place < len(self.tokens) and int(self.tokens[place]) == token
 
     @cached_property
     def longest(self) -> int | None:
@@ -309,11 +314,24 @@ class Automaton:
 
     def has_output(self, shortest: int, longest: int) -> bool:
         """Whether a valid output has so many tokens, from `shortest` to `longest`, without EOS."""
+        # each request asks, and mostly for the same
+        if shortest not in self._needed_behind:
+            self._needed_behind[shortest] = self._fewest_behind(shortest)
+        return self._needed_behind[shortest] <= longest - shortest
+
+    @cached_property
+    def _needed_behind(self) -> dict[int, int]:
+        """The fewest tokens to an end behind so many tokens, where somebody has asked."""
+        return {}
+
+    def _fewest_behind(self, num_tokens: int) -> int:
         first, target = self._useful
         states = np.array([self.start])
-        for _ in range(shortest):
-            states = np.unique(_followers(first, target, states))
-        return bool((self.needed[states] <= longest - shortest).any())
+        for _ in range(num_tokens):
+            is_reached = np.zeros(self.num_states, dtype=bool)
+            is_reached[_followers(first, target, states)] = True
+            states = np.flatnonzero(is_reached)
+        return int(self.needed[states].min(initial=NEVER))
 
     @cached_property
     def _useful(self) -> tuple[np.ndarray, np.ndarray]:
@@ -327,10 +345,13 @@ class Automaton:
         source = np.concatenate([np.repeat(states, np.diff(self.first)), states])
         target = np.concatenate([self.target, others])
         is_useful = (target != NOWHERE) & (self.needed[target] < NEVER)
-        source, target = source[is_useful], target[is_useful]
-        order = np.argsort(source, kind="stable")
-        first = np.searchsorted(source[order], np.arange(self.num_states + 1))
-        return first, target[order]
+        return _grouped(source[is_useful], target[is_useful], self.num_states)
+
+
+def _grouped(key: np.ndarray, value: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Group values by keys 0 to num - 1: where each key's begin, [num + 1], and the values. -1 has none."""
+    order = np.argsort(key, kind="stable")
+    return np.searchsorted(key[order], np.arange(num + 1)), value[order]
 
 
 def _followers(first: np.ndarray, target: np.ndarray, states: np.ndarray) -> np.ndarray:

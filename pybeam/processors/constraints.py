@@ -58,9 +58,9 @@ class Constraint(ColumnProcessor):
         return self.automaton
 
     def check(self, model: Model) -> None:
-        tokens = self.automaton.tokens
-        check_ids("automaton", tokens[-1:].tolist(), model)
-        held = sorted({*model.eos_ids} & {*tokens.tolist()})
+        automaton = self.automaton
+        check_ids("automaton", automaton.tokens[-1:].tolist(), model)
+        held = [one for one in model.eos_ids if automaton.has_token(one)]
         if held:
             raise ArgumentError(
                 "automaton",
