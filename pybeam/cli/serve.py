@@ -93,6 +93,9 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+SIZE = Parsed(parse_bytes, "{!r} must be a size of memory, such as 8GiB")
+
+
 def parse_load(text: str) -> tuple[int, int]:
     """Read a number of waiting texts and the width of beams from there on."""
     waiting, _, width = text.partition(":")
@@ -160,13 +163,14 @@ SERVER = section(
         "envvar": [f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
         "callback": check_url,
     },
-    memory_budget={"type": Parsed(parse_bytes, "{!r} must be a size of memory, such as 8GiB")},
+    memory_budget={"type": SIZE},
 )
 LIMITS = section(
     "Limits of a request",
     Settings,
     names=[one.name for one in fields(Settings) if one.name not in SERVER_OPTIONS],
     width_by_load={"type": Parsed(parse_load, "{!r} must be two numbers, such as 16:3")},
+    max_bodies={"type": SIZE},
 )
 
 

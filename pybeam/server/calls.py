@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 from fastapi import Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import StreamingResponse
+from starlette.requests import HTTPConnection
 from torch import Tensor
 
 from pybeam.decoder import Decoder
@@ -63,7 +64,7 @@ class Calls:
 
     def pick(
         self,
-        http: HTTPRequest,
+        http: HTTPConnection,
         name: str | None,
         source: str | None = None,
         target: str | None = None,

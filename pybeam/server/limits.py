@@ -37,15 +37,36 @@ class Places:
             self._num_taken -= 1
 
 
+class _Held:
+    """A bound on the bytes of bodies of requests that are being answered."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._num_bytes = most, 0
+
+    def add(self, num: int) -> None:
+        """Count bytes that have come. Raises _BodyError if they are too many."""
+        self._num_bytes += num
+        if self._num_bytes > self._most:
+            problem = f"requests of {self._most} bytes are answered at a time; try again later"
+            raise _BodyError(APIError(429, problem, retry_after=RETRY_SECONDS))
+
+    def remove(self, num: int) -> None:
+        """Count them no longer."""
+        self._num_bytes -= num
+
+
 class BodyLimits:
     """Middleware: a body has a largest size, a time in which it must have come, and one charset.
 
     Without the second a client that stops in the middle would hold its connection for ever. Without the third
     forms would be decoded in the charset that they name, and Python takes quadratic time for some.
+
+    All bodies together are bounded as well: lists of JSON take twenty times as much memory. Recordings are
+    not counted, because they lie on the disk.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+        self._app, self._settings, self._held = app, settings, _Held(settings.max_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -53,7 +74,8 @@ class BodyLimits:
             return
         is_audio = scope["path"] in AUDIO_PATHS
         most = self._settings.max_audio if is_audio else self._settings.max_body
-        body = _Body(receive, most, self._settings.body_timeout)
+        held = None if is_audio else self._held
+        body = _Body(receive, most, self._settings.body_timeout, held)
         has_begun = False
 
         async def watched(message: Message) -> None:
@@ -76,6 +98,8 @@ class BodyLimits:
                 await refuse(scope, receive, send, error.answer)
         finally:
             scope.setdefault("state", {})["request_bytes"] = body.size
+            if held is not None:
+                held.remove(body.size)
 
 
 def _is_unicode(scope: Scope) -> bool:
@@ -94,8 +118,8 @@ class _BodyError(BaseException):
 
 
 class _Body:
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
-        self._receive, self._most, self._seconds = receive, most, seconds
+    def __init__(self, receive: Receive, most: int, seconds: float, held: _Held | None) -> None:
+        self._receive, self._most, self._seconds, self._held = receive, most, seconds, held
         self.size = 0
         self._has_all = False
         self._end: float | None = None
@@ -114,7 +138,10 @@ class _Body:
             ) from None
         if message["type"] == "http.disconnect":
             raise _BodyError(ClientGone())
-        self.size += len(message.get("body", b""))
+        num = len(message.get("body", b""))
+        self.size += num
+        if self._held is not None:
+            self._held.add(num)
         self._has_all = not message.get("more_body", False)
         if self.size > self._most:
             raise self.too_large()

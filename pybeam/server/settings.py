@@ -50,6 +50,8 @@ class Settings:
         max_source_tokens: Length of a text.
         max_width: Beam width, and number of outputs, that a request may ask for.
         max_body: Size of a request.
+        max_bodies: Size of all requests that are being answered, but for recordings; one beyond gets 429. In
+            memory they may take twenty times as much.
         max_audio: Size of a request with a recording.
         max_audio_seconds: Length of a recording. A longer one is refused when so much of it is decoded.
         max_recordings: Recordings that are transcribed at a time; a request beyond gets 429.
@@ -88,6 +90,7 @@ class Settings:
     max_source_tokens: Count = setting("TOKENS", 1024)
     max_width: Annotated[int, IntRange(1, 4096)] = setting("K", 32)
     max_body: Count = setting("BYTES", 1 << 20)
+    max_bodies: Count = setting("SIZE", 64 << 20, shows="64MiB")
     max_audio: Count = setting("BYTES", 25 << 20)
     max_audio_seconds: Positive = setting("SECONDS", 1800.0)
     max_recordings: Count = setting("N", 16)

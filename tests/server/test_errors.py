@@ -1,11 +1,13 @@
 """Every status code, and the field at fault by its name."""
 
 import asyncio
+import json
 
 import pytest
 from pydantic import ValidationError
 
 from pybeam.server import messages
+from pybeam.server.calls import Calls
 from pybeam.server.endpoints.translate import TranslateBody
 from pybeam.server.errors import APIError, from_service
 from pybeam.server.openai_bodies import ChatBody, CompletionsBody
@@ -149,6 +151,31 @@ def test_lists_of_mistakes_are_not_read_to_their_end(kind, body):
     with pytest.raises(ValidationError) as found:
         kind.model_validate(body)
     assert found.value.error_count() <= 10
+
+
+def test_429_for_bodies_that_are_too_large_together(monkeypatch):
+    encode, is_there, held = Calls.encode, asyncio.Event(), asyncio.Event()
+
+    async def wait(*args):
+        is_there.set()
+        await held.wait()
+        return await encode(*args)
+
+    monkeypatch.setattr(Calls, "encode", wait)
+
+    async def test(client):
+        body = {"content": json.dumps({"text": LINES[0]}) + " " * 600}
+        body["headers"] = {"Content-Type": "application/json"}
+        first = asyncio.ensure_future(client.post("/v1/translations", **body))
+        await is_there.wait()
+        found = await client.post("/v1/translations", **body)
+        check(found, 429)
+        assert "requests of 1000 bytes" in found.text and int(found.headers["retry-after"]) > 0
+        held.set()
+        both = [await first, await client.post("/v1/translations", **body)]
+        assert [one.status_code for one in both] == [200, 200]
+
+    run(test, max_bodies=1000)
 
 
 def test_415_for_a_charset_that_is_slow_to_decode():
