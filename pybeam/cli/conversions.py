@@ -121,10 +121,8 @@ def _algorithm(directory: str, values: dict[str, Any]) -> Algorithm | None:
     import pybeam
 
     with as_failures():
-        unk_id = None
-        if options.no_unk or options.recipe is not None:
-            unk_id = pybeam.load_tokenizer(directory).unk_id
-    return options.build_for(directory, unk_id)
+        tokenizer = pybeam.load_tokenizer(directory) if options.needs_tokenizer else None
+    return options.build_for(directory, tokenizer)
 
 
 @click.command(

@@ -101,8 +101,7 @@ class Setup(ModelOptions):
 
         Raises UsageError for options that do not fit together.
         """
-        unk_id = None if tokenizer is None else tokenizer.unk_id
-        return self.algorithm.build_for(self.first_dir, unk_id, more)
+        return self.algorithm.build_for(self.first_dir, tokenizer, more)
 
     def build_transcript_search(self, tokenizer: Tokenizer) -> Algorithm:
         """Build faster-whisper's search, or the one that options ask for.

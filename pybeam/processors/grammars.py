@@ -245,7 +245,7 @@ def schema_grammar(schema: Any) -> str:
         try:
             found = json.loads(schema)
         except ValueError as error:
-            raise ValueError(f"`schema` must be JSON, but is not: {error}") from error
+            raise ArgumentError("schema", f"must be JSON, but is not: {error}") from error
     if found is True:
         found = {}
     if not isinstance(found, Mapping):

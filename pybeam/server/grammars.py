@@ -90,16 +90,17 @@ def with_grammars(algorithm: Algorithm, tokenizer: object, *, continues: bool) -
     """Return a search with a processor that does nothing until a request has a grammar.
 
     Such a search is not captured on a GPU. One whose last processor gives columns stays as it is: beside
-    another processor it would compute all of the vocabulary.
+    another processor it would compute all of the vocabulary. So does one that has a grammar, of which a
+    request may have another.
     """
-    chain = algorithm.processors
-    gives_columns = any(isinstance(one, Processor) and one.gives_columns for one in chain)
-    if gives_columns or find_spec("llguidance") is None:
+    chain = [one for one in algorithm.processors if isinstance(one, Processor)]
+    stays = any(one.gives_columns or isinstance(one, GrammarConstraint) for one in chain)
+    if stays or find_spec("llguidance") is None:
         return algorithm
     given = Continuation(tokenizer) if continues else tokenizer
     # first, so that samples are drawn of what is allowed
     own = GrammarConstraint(None, given, "logits")
-    return dataclasses.replace(algorithm, processors=(own, *chain))
+    return dataclasses.replace(algorithm, processors=(own, *algorithm.processors))
 
 
 class Grammars:

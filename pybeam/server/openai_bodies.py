@@ -99,7 +99,7 @@ class ResponseFormat(Body):
 
 
 class Structured(Body):
-    """What an output must be. `response_format` is OpenAI's, the others are vLLM's, older and newer."""
+    """The form of an output. `response_format` is OpenAI's, the others are vLLM's, older and newer."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

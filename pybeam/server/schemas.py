@@ -112,7 +112,7 @@ Schema = Annotated[dict[str, Any], BeforeValidator(writable)]
 
 
 class StructuredOutputs(Body):
-    """What an output must be, as vLLM has it: exactly one of these."""
+    """The form of an output, as vLLM has it: exactly one of these."""
 
     json_schema: Schema | Text | None = Field(
         default=None, alias="json", description="JSON of this schema, which is an object or a text."

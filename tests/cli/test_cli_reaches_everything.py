@@ -1,6 +1,7 @@
 """Whatever the library can search for, the command line can, with the same results."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -189,6 +190,28 @@ def test_a_shortlist(records, model, tmp_path, capfd):
         *("And", "he", "light", "said")
     }
     assert main(["translate", "--model", str(MODEL), "--shortlist", str(tmp_path / "none")]) == 1
+    assert "none" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_outputs_of_a_form(records, tmp_path, capfd):
+    """JSON of a schema, texts of a grammar, and what a pattern matches."""
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"enum": ["light", "God said"]}', "utf-8")
+    grammar.write_text('start: "And" (" " WORD)~2\nWORD: /[a-z]+/\n', "utf-8")
+    forms = {
+        f"--json-schema={schema}": '"light"|"God said"',
+        f"--grammar={grammar}": "And( [a-z]+){2}",
+        r"--regex=\w+ \w+ \w+[.]": r"\w+ \w+ \w+[.]",
+    }
+    for option, pattern in forms.items():
+        for record in records(option, "--max-length=20"):
+            [hypothesis] = record["hypotheses"]
+            assert re.fullmatch(pattern, hypothesis["text"]), option
+    schema.write_text("{", "utf-8")
+    assert main(["translate", "--model", str(MODEL), "--json-schema", str(schema)]) == 2
+    assert "--json-schema must be JSON" in capfd.readouterr().err
+    assert main(["translate", "--model", str(MODEL), "--grammar", str(tmp_path / "none")]) == 1
     assert "none" in capfd.readouterr().err
 
 

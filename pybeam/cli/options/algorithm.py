@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pybeam.scoring import Scoring
     from pybeam.search.algorithms import Algorithm
     from pybeam.stopping import Stop
+    from pybeam.text.tokenizer import Tokenizer
 
 AHEAD = tuple(one.name for one in fields(search.Ahead))
 GROUPS = ("groups", "diversity_penalty")
@@ -41,6 +42,8 @@ PROCESSOR_OF = {
     # the only one that changes log-probabilities; the others change logits
     "eos_penalty": "eos_penalty",
 }
+# options whose processors have the same names, and take a tokenizer
+CONSTRAINTS = ("json_schema", "grammar", "regex")
 # the least and the largest number of arguments of each rule
 RULES = {"raw": (0, 0), "power": (1, 2), "gnmt": (1, 2), "reward": (1, 2)}
 DEFAULT_LENGTH_PENALTY = 1.0
@@ -138,12 +141,18 @@ class AlgorithmOptions(
         names = [name for name in (*SEARCH_NAMES, *PROCESSOR_OF) if name not in GROUPS]
         return given(self, names)
 
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether an option is about texts of tokens."""
+        return self.no_unk or self.recipe is not None or bool(given(self, CONSTRAINTS))
+
     def build_for(
-        self, directory: str, unk_id: int | None, more: Sequence[Processor] = ()
+        self, directory: str, tokenizer: Tokenizer | None, more: Sequence[Processor] = ()
     ) -> Algorithm:
         """Build the algorithm for the model in a directory, with the settings of its files; see `build`."""
         from pybeam.text.json_files import read_json
 
+        unk_id = None if tokenizer is None else tokenizer.unk_id
         if self.no_unk and unk_id is None:
             raise click.UsageError(
                 f"--no-unk needs a tokenizer that has <unk>, but that of {directory} has none; leave it out"
@@ -151,9 +160,23 @@ class AlgorithmOptions(
         path = Path(directory, "generation_config.json")
         with as_failures():
             config = read_json(path) if path.exists() else {}
+            more = (*self._constraints(tokenizer), *more)
             if self.shortlist is not None:
                 more = (*more, self._allowed_translations(self.shortlist, directory))
         return self.build(config, unk_id, more)
+
+    def _constraints(self, tokenizer: Tokenizer | None) -> list[Processor]:
+        """Return what holds outputs to a form."""
+        from pybeam import processors
+
+        found = []
+        for name, value in given(self, CONSTRAINTS).items():
+            if tokenizer is None:
+                raise click.UsageError(f"{flag(name)} needs a model with a tokenizer")
+            text = value if name == "regex" else Path(value).read_text("utf-8")
+            with as_usage_errors(flag(name)):
+                found.append(getattr(processors, name)(text, tokenizer))
+        return found
 
     @staticmethod
     def _allowed_translations(path: str, directory: str) -> Processor:

@@ -248,6 +248,10 @@ class Processing:
             if the folder has no bad_words_ids, no forced_eos_token_id and no other rules; see --without. A
             lexical table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt, counts with the
             100 most likely translations of each token; the first 100 tokens of the vocabulary always count.
+        json_schema: Write nothing but JSON of the JSON schema in this file.
+        grammar: Write nothing but texts of the grammar in this file, in llguidance's dialect of Lark. A text
+            that would be cut at --max-length is not written.
+        regex: Write nothing but texts that this pattern matches whole, as Python's re.fullmatch does.
         without: Leave out this setting of the model's generation_config.json, such as bad_words_ids or
             min_length; may be given many times.
     """
@@ -259,6 +263,9 @@ class Processing:
     suppress: tuple[TokenIds, ...] = option("ID[,ID...]", ())
     no_unk: bool = False
     shortlist: FilePath | None = option("FILE")
+    json_schema: FilePath | None = option("FILE")
+    grammar: FilePath | None = option("FILE")
+    regex: str | None = option("PATTERN")
     without: tuple[str, ...] = option("SETTING", ())
 
 
