@@ -83,7 +83,8 @@ def transcribe(**values: Any) -> int:
     line. With --format, Whisper models write transcripts with times, to stdout or, with --output-dir, into
     a file for each recording. Segments are written as they settle. Recordings may last a day, and all of them
     share the batch. The search is that of faster-whisper, unless an option beside --width, --patience and
-    --length-penalty asks for another.
+    --length-penalty asks for another. Models of CTC, such as Wav2Vec2, write the same with the times of
+    words. They take the most probable token of each moment, or search with a prefix beam of --width.
 
     With --n-best 2 or more, --scores or --json, the hypotheses of the search are written, as lines
     `file ||| transcription ||| score`, files counted from 0, or as JSON. Whisper models then need --language
@@ -128,8 +129,9 @@ def transcribe(**values: Any) -> int:
         values["model_dirs"] = model_folders(values["model_dirs"], values["revision"])
         values["revision"] = None
         reason = _needs_hypotheses(values, whisper)
-        if reason is None:
-            return _transcripts(values, whisper, speech)
+        is_ctc = _is_ctc(values["model_dirs"][0])
+        if reason is None or is_ctc:
+            return _transcripts(values, whisper, speech, is_ctc)
         refuse(whisper, None, reason)
         from pybeam.corpus import Transcribe
 
@@ -155,9 +157,11 @@ def _needs_hypotheses(values: dict[str, Any], whisper: WhisperOptions) -> str | 
     return None
 
 
-def _transcripts(values: dict[str, Any], whisper: WhisperOptions, speech: Speech) -> int:
+def _transcripts(
+    values: dict[str, Any], whisper: WhisperOptions, speech: Speech, is_ctc: bool
+) -> int:
     """Write transcripts of recordings of any length."""
-    from pybeam.cli.transcripts import Transcripts
+    from pybeam.cli.transcripts import CtcTranscripts, Transcripts
 
     if values["batch_size"] is None and values["batch_tokens"] is None:
         values["batch_size"] = WINDOWS_AT_ONCE
@@ -165,12 +169,13 @@ def _transcripts(values: dict[str, Any], whisper: WhisperOptions, speech: Speech
     reason = "is for --output-dir without --format, which writes parts"
     refuse(replace(run.corpus, output_dir=None), None, reason)
     refuse(run.cluster, None, reason)
-    if whisper.live is not None:
+    if whisper.live is not None and not is_ctc:
         from pybeam.cli.live import LiveTranscript
 
         return LiveTranscript(run, whisper).execute(speech.language, speech.task)
     names = run.files.names or _listed(run.files.input_paths)
-    return Transcripts(run, names, whisper).execute(speech.language, speech.task)
+    kind = CtcTranscripts if is_ctc else Transcripts
+    return kind(run, names, whisper).execute(speech.language, speech.task)
 
 
 def _in_folder(path: str) -> tuple[str, ...]:
@@ -213,3 +218,9 @@ def _is_whisper(directory: str) -> bool:
     except (OSError, ValueError):
         return False  # whoever loads the model says what is wrong
     return config.get("model_type") == "whisper"
+
+
+def _is_ctc(directory: str) -> bool:
+    from pybeam.tasks.loading import is_ctc
+
+    return is_ctc(Path(directory))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ import click
 
 from pybeam.cli import signals
 from pybeam.cli.files import OrderedWriter, open_output
+from pybeam.cli.options.declare import refuse
 from pybeam.cli.options.errors import EXPECTED, as_failures
 from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.progress import SoundProgress
@@ -23,10 +24,16 @@ from pybeam.cli.transcript_files import FolderWriter, LineWriter, stem_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pybeam import ctc
     from pybeam.cli.loading import Setup
     from pybeam.speech.sound import SoundFile
     from pybeam.speech.voice_activity import VoiceActivity
     from pybeam.speech.whisper import Progress, Recording, Transcriber, TranscriptionOptions
+
+    AnyTranscriber = Transcriber | ctc.Transcriber
+
+# options that are about sound and files
+OF_SOUND = {"forms", "has_vad", "vad_threshold", "vad_min_silence", "vad_padding"}
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,8 @@ class Transcripts:
     def execute(self, language: str | None, task: str | None) -> int:
         """Transcribe everything; returns the exit code."""
         self._check()
-        most = self.run.setup.algorithm.max_length
-        options = self.whisper.transcription(language, task, most)
         rules = self.whisper.speech_rules()
-        transcriber = load_transcriber(self.run.setup, options)
+        transcriber = self._transcriber(language, task)
         with as_failures(), contextlib.ExitStack() as stack:
             activity = None
             if rules is not None:
@@ -68,6 +73,10 @@ class Transcripts:
             stack.enter_context(signals.ending_in_order())
             follow(transcriber.stream(sounds), add, progress.finish)
         return 1 if progress.has_failed else 0
+
+    def _transcriber(self, language: str | None, task: str | None) -> AnyTranscriber:
+        most = self.run.setup.algorithm.max_length
+        return load_transcriber(self.run.setup, self.whisper.transcription(language, task, most))
 
     def _check(self) -> None:
         output_dir = self.run.corpus.output_dir
@@ -119,6 +128,38 @@ def load_transcriber(setup: Setup, options: TranscriptionOptions) -> Transcriber
             schedule=setup.schedule,
             backend=setup.device.backend,
         )
+
+
+class CtcTranscripts(Transcripts):
+    """The same with a model of CTC, which has few options."""
+
+    def _transcriber(self, language: str | None, task: str | None) -> AnyTranscriber:
+        from pybeam import ctc
+
+        setup, reason = self.run.setup, "is for models with a decoder, but --model has none"
+        of_whisper = {field.name for field in fields(self.whisper)} - OF_SOUND
+        refuse(self.whisper, of_whisper, reason)
+        refuse(
+            setup.algorithm, {field.name for field in fields(setup.algorithm)} - {"width"}, reason
+        )
+        refuse(self.run.form, ("has_scores", "is_json"), f"{reason}; --format json has scores")
+        for flag, value in (("--language", language), ("--task", task)):
+            if value is not None:
+                raise click.UsageError(f"{flag} {reason}")
+        if setup.device.threads is not None:
+            import torch
+
+            torch.set_num_threads(setup.device.threads)
+        width, device = setup.algorithm.width or 1, setup.device
+        if isinstance(width, tuple):
+            raise click.UsageError(f"--width must be one number for a model of CTC, but is {width}")
+        if self.run.corpus.output_dir is not None and not self.whisper.forms:
+            raise click.UsageError("--output-dir needs --format for a model of CTC")
+        with as_failures():
+            model = ctc.load_model(
+                setup.first_dir, device.device, device.dtype, backend=device.backend
+            )
+            return ctc.Transcriber(model, setup.first_dir, width=width, backend=device.backend)
 
 
 @dataclass(frozen=True)

@@ -92,11 +92,11 @@ class Transcriber:
         for news in self.stream(recordings):
             if news.error is not None:
                 raise TranscribeError(news.index, news.id, str(news.error)) from news.error
-            assert news.transcript is not None
-            yield news.transcript
+            if news.transcript is not None:
+                yield news.transcript
 
     def stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
-        """Yield the news of each recording when it is done, in their order.
+        """Yield news of each recording when it is done, in their order: its segments, then its transcript.
 
         Args:
             recordings: as for `transcribe`. One that fails gives a `Progress` with an `error`; nothing is
@@ -109,7 +109,9 @@ class Transcriber:
                 yield Progress(i, given.id, 0.0, 0.0, error=error)
                 continue
             seconds = transcript.duration
-            yield Progress(i, given.id, seconds, seconds, transcript.segments, transcript)
+            if transcript.segments:
+                yield Progress(i, given.id, seconds, seconds, transcript.segments)
+            yield Progress(i, given.id, seconds, seconds, transcript=transcript)
 
     def _transcript(self, recording: Recording) -> Transcript:
         samples = _samples(recording)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pybeam.tasks.loading import load
 
 if TYPE_CHECKING:
+    from pybeam.tasks.ctc import CtcRecognizer
     from pybeam.tasks.generator import Generator
     from pybeam.tasks.output import Output
     from pybeam.tasks.recognizer import Recognizer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pybeam.tasks.whisper import Segments, WhisperRecognizer
 
 _HOMES = {
+    "CtcRecognizer": "ctc",
     "Generator": "generator",
     "Output": "output",
     "Recognizer": "recognizer",
@@ -27,6 +29,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CtcRecognizer",
     "Generator",
     "Output",
     "Recognizer",

@@ -21,7 +21,7 @@ from pybeam.tasks.loaded import Folder
 from pybeam.tasks.search import folder_fields, folder_search, marian_search
 from pybeam.text.ctranslate2 import is_ctranslate2
 from pybeam.text.foreign import read_words
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import folder_config, read_json
 from pybeam.text.marian import Words
 from pybeam.text.tokenizer import Tokenizers
 from pybeam.text.tokenizer_files import TokenizerFiles
@@ -54,7 +54,8 @@ def load(
     """Load a checkpoint, and return an object for what it does.
 
     This is a `pybeam.tasks.Translator` for models that turn a text into a text, a `pybeam.tasks.Generator`
-    for decoder-only models, a `pybeam.tasks.WhisperRecognizer` or a `pybeam.tasks.Recognizer` for speech::
+    for decoder-only models, a `pybeam.tasks.WhisperRecognizer`, a `pybeam.tasks.CtcRecognizer` or a
+    `pybeam.tasks.Recognizer` for speech::
 
         pybeam.load("Helsinki-NLP/opus-mt-es-en").translate("Hola.")
         pybeam.load("Qwen/Qwen3-0.6B").generate("The capital of France is")
@@ -110,6 +111,11 @@ def load(
         )
         for one in names
     ]
+    if is_ctc(paths[0]):
+        needless = dict(
+            search=search, schedule=schedule, source=source, target=target, eos_id=eos_id
+        )
+        return _ctc_recognizer(names, paths, device, dtype, progress, needless)
     model = _model(paths, device, dtype, eos_id)
     folder = Folder(", ".join(map(str, names)), paths[0], progress)
     if model.takes_features or _takes_prompts(model):
@@ -162,6 +168,42 @@ def _why_not_built_in(path: Path, eos_id: int | Sequence[int] | None) -> ValueEr
     except ValueError as error:
         return error
     return None
+
+
+def is_ctc(path: Path) -> bool:
+    """Whether a folder holds a model of CTC; False, too, if nobody can read what it is."""
+    # most models have a decoder
+    from pybeam.ctc.wav2vec2.config import MODEL_TYPE
+
+    try:
+        return folder_config(path).get("model_type") == MODEL_TYPE
+    except (OSError, ValueError):
+        return False
+
+
+# each is a part of what the caller has asked for
+def _ctc_recognizer(
+    names: Sequence[Name],
+    paths: Sequence[Path],
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    progress: bool,
+    needless: dict[str, Any],
+) -> Any:
+    from pybeam.ctc import load_model as load_ctc
+    from pybeam.tasks.ctc import CtcRecognizer
+
+    for option, given in needless.items():
+        if given is not None:
+            raise ArgumentError(
+                option, f"is for models with a decoder, but is {given!r}; leave it out"
+            )
+    if len(paths) > 1:
+        raise ValueError(
+            f"`name` must be one model of CTC, but there are {len(paths)}; they make no ensemble"
+        )
+    model = load_ctc(paths[0], device, dtype)
+    return CtcRecognizer(Folder(str(names[0]), paths[0], progress), model)
 
 
 def _first(model: Model) -> Any:

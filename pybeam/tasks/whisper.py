@@ -288,7 +288,7 @@ class WhisperRecognizer(Loaded):
         options: dict[str, Any],
     ) -> Iterator[Transcript | Exception]:
         """Return the transcripts of recordings in their order."""
-        return _in_order(self._news(several(recordings, check_one), vad, search, options), on_error)
+        return in_order(self._news(several(recordings, check_one), vad, search, options), on_error)
 
     def _news(
         self,
@@ -319,7 +319,7 @@ class WhisperRecognizer(Loaded):
         self._transcriber, self._served = transcriber, served
 
 
-def _in_order(news: Iterable[Progress], on_error: OnError) -> Iterator[Transcript | Exception]:
+def in_order(news: Iterable[Progress], on_error: OnError) -> Iterator[Transcript | Exception]:
     """Yield the transcripts of recordings, or the errors that they failed with, in their order."""
     done: dict[int, Transcript | TranscribeError] = {}
     place = 0

@@ -73,16 +73,6 @@ class Wav2Vec2Config:
         return num_samples
 
 
-def is_wav2vec2(directory: Path) -> bool:
-    """Whether a folder says that it holds such a model with a CTC layer."""
-    path = directory / "config.json"
-    if not path.exists():
-        return False
-    config = read_json(path)
-    heads = config.get("architectures") or ["Wav2Vec2ForCTC"]
-    return config.get("model_type") == MODEL_TYPE and "Wav2Vec2ForCTC" in heads
-
-
 def read_config(directory: Path) -> Wav2Vec2Config:
     """Read `config.json`.
 

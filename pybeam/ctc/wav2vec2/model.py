@@ -136,12 +136,11 @@ class Wav2Vec2:
 
     def _cells(self, lengths: Sequence[int]) -> Cells:
         """Return what the frames of each recording see: each other."""
-        length = np.array(lengths)
-        offset = np.concatenate(([0], length.cumsum()))
-        places = offset[:-1, None] + np.arange(length.max())
-        host = offset, np.arange(len(length)), places, length
-        offset, slot, cell, num = all_to_device(host, self.device)
-        return Cells(offset, slot, cell, num)
+        ends = np.concatenate(([0], np.cumsum(lengths)))
+        places = ends[:-1, None] + np.arange(max(lengths))
+        host = ends, np.arange(len(lengths)), places, lengths
+        offset, slot, cell, length = all_to_device(host, self.device)
+        return Cells(offset, slot, cell, length)
 
 
 def _chunks(lengths: Sequence[int]) -> Iterator[slice]:
