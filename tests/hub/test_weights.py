@@ -22,6 +22,7 @@ def test_bytes_follow_from_numbers_and_dtype():
     assert 0.6 < whole["int4"] < 0.8, "tables of tokens have 8 bits"
 
 
+@pytest.mark.slow
 def test_what_is_quantised_stays_so(tmp_path):
     sizes = {}
     for dtype in ("int8", "int4"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pybeam
+from pybeam.server import model_manager
 from pybeam.server.auth import Keys
 from pybeam.server.calls import Calls
 from pybeam.server.key_file import table_of
@@ -23,7 +24,7 @@ from support.paths import MODEL
 from support.server_app import SEARCH, run
 
 ADMIN = {"Authorization": "Bearer boss"}
-MIB = 1 << 20
+MIB, FREE = 1 << 20, model_manager._free
 LIST, LOAD, SWAP, UNLOAD = (f"/admin/models{end}" for end in ("", "/load", "/swap", "/unload"))
 
 
@@ -68,6 +69,8 @@ def folder(tmp_path) -> Path:
 @pytest.fixture
 def administered(folder, tmp_path, monkeypatch):
     """Run a test on a client with an administrator's key, of a server with a loader."""
+    # all that other tests have made would be looked at
+    monkeypatch.setattr(model_manager, "_free", lambda: None)
     # the model is warm already, and each decoder would take its time
     monkeypatch.setattr(pybeam.Decoder, "warm_up", lambda decoder: None)
     path = tmp_path / "keys.toml"
@@ -336,8 +339,9 @@ def test_folders_elsewhere_are_not_loaded(administered, folder, tmp_path):
     administered(closed, model_folders=())
 
 
-def test_what_leaves_gives_its_memory_back(administered):
+def test_what_leaves_gives_its_memory_back(administered, monkeypatch):
     async def test(http):
+        monkeypatch.setattr(model_manager, "_free", FREE)
         await ask(http, LOAD, name="w1")
         gc.collect()
         gc.freeze()

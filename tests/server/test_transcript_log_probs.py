@@ -17,6 +17,7 @@ from support.speech_models import tone
 RATE = 16000
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("stream", ["false", "true"])
 def test_each_token_that_has_text_has_one(tmp_path, stream):
     """In a stream it comes with its window, and again at the end."""
