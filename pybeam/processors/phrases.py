@@ -119,62 +119,66 @@ class Edges(NamedTuple):
 
 
 def allocated(log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
-    """Leave the continuations that get a place, and EOS; overwrites `log_probs` [R, V]. See `must_contain`.
+    """Leave the continuations that get a place; may overwrite `log_probs` [R, V]. See `must_contain`.
 
     Rows without edges, within a prefix, or of a beam with fewer than two open places are left as they are.
     """
     assert rows.inputs is not None and rows.beam_score is not None
     inputs = SelectInputs(*rows.inputs())
     places = inputs.width - (inputs.offset.diff() - rows.offset.diff())  # [A], less the held ones
-    room, num_rows, vocab_size = rows.beam_score.shape[1], *log_probs.shape
-    eos = list(rows.eos_ids)
-    of_eos = log_probs[:, eos]
-    log_probs[:, eos] = -INF
-    token, parent, has_nan = _candidates(log_probs, rows, places, edges, room)
+    log_probs, (num_rows, vocab_size) = log_probs.contiguous(), log_probs.shape
+    token, parent, has_nan = _candidates(log_probs, rows, places, edges)
     row = (rows.offset[:-1, None] + parent).clamp(max=num_rows - 1).long()
     index = row * vocab_size + token.clamp(min=0)
     gain = log_probs.view(-1)[index].masked_fill(token < 0, -INF)
     score = rows.score[row] + gain
     missing = edges.behind(row, token)
     order = _order(token, -gain, parent, -score, missing)
-    is_kept = (
-        _rank_in_rounds(missing.gather(1, order), score.gather(1, order) > -INF) < places[:, None]
-    )
-    kept = torch.where(is_kept, index.gather(1, order), num_rows * vocab_size)
-    is_dropped = torch.ones(num_rows * vocab_size + 1, dtype=torch.bool, device=row.device)
-    is_dropped[kept] = False
-    is_divided = (places > 1) & ~has_nan
-    source = torch.searchsorted(
-        rows.offset[1:], torch.arange(num_rows, device=row.device), right=True
-    )
-    is_divided = is_divided[source.clamp(max=len(places) - 1)]
+    order = order.gather(1, _in_rounds(missing.gather(1, order), score.gather(1, order) > -INF))
+    is_there = score.gather(1, order) > -INF
+    eos = torch.tensor(rows.eos_ids, dtype=INT, device=row.device)
+    ends = torch.isin(token.gather(1, order), eos)
+    # what ends takes no place of what goes on
+    goes_on = (is_there & ~ends).cumsum(1) <= places[:, None]
+    is_kept = is_there & torch.where(ends, is_there.cumsum(1) <= places[:, None], goes_on)
+    number = torch.arange(num_rows, device=row.device)
+    source = torch.searchsorted(rows.offset[1:], number, right=True).clamp(max=len(places) - 1)
+    is_divided = ((places > 1) & ~has_nan)[source]
     is_divided &= (edges.token >= 0).any(1) & (rows.num_generated >= 0)
-    is_dropped = is_dropped[:-1].view(num_rows, vocab_size) & is_divided[:, None]
-    log_probs.masked_fill_(is_dropped, -INF)
-    log_probs[:, eos] = of_eos
+    log_probs.masked_fill_(is_divided[:, None], -INF)
+    kept = torch.where(is_kept, gain.gather(1, order), -INF)
+    # other rows have these values still
+    given = index.gather(1, order).flatten(), kept.flatten()
+    log_probs.view(-1).scatter_reduce_(0, *given, "amax")
     return log_probs
 
 
 def _candidates(
-    log_probs: Tensor, rows: Rows, places: Tensor, edges: Edges, room: int
+    log_probs: Tensor, rows: Rows, places: Tensor, edges: Edges
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return tokens and parents [A, n] of continuations that compete, each once, and beams with a NaN [A].
 
     A token of -1 is none. They are the best of all rows, the best of each row, and all that are nearer to
-    the end of what is missing.
+    the end of what is missing; and every end.
     """
+    assert rows.beam_score is not None
+    room, device = rows.beam_score.shape[1], log_probs.device
+    eos = torch.tensor(rows.eos_ids, dtype=INT, device=device)
+    of_eos = log_probs[:, eos]
+    log_probs[:, eos] = -INF
     options = SelectOptions(capacity=room, normalise=False)
-    select = resolve("auto", log_probs.device).select
+    select = resolve("auto", device).select
     best = select(log_probs, rows.score, rows.offset, places.clamp(min=0), options)
-    parent = torch.arange(room, dtype=INT, device=log_probs.device)
+    first = log_probs.argmax(1, keepdim=True).to(INT)
+    log_probs[:, eos] = of_eos
+    nearer = torch.where(edges.missing < edges.before[:, None], edges.token, -1)  # [R, M]
+    first = first.masked_fill((nearer == first).any(1, keepdim=True), -1)
+    of_row = torch.cat((nearer, first, eos.expand(len(first), -1)), 1)
+    parent = torch.arange(room, dtype=INT, device=device)
     row = rows.offset[:-1, None] + parent  # [A, K]
     is_row = row < rows.offset[1:, None]
-    row = torch.where(is_row, row, 0).long()
-    nearer = torch.where(edges.missing < edges.before[:, None], edges.token, -1)  # [R, M]
-    first = log_probs.argmax(1, keepdim=True).to(INT)
-    first = first.masked_fill((nearer == first).any(1, keepdim=True), -1)
-    own = torch.cat((nearer, first), 1)[row].masked_fill(~is_row[..., None], -1)  # [A, K, M + 1]
-    token, parent = own.flatten(1), parent.repeat_interleave(own.shape[2]).expand(len(row), -1)
+    own = of_row[torch.where(is_row, row, 0).long()].masked_fill(~is_row[..., None], -1)
+    token, parent = own.flatten(1), parent.repeat_interleave(own.shape[2]).expand(len(own), -1)
     is_best = (token[..., None] == best.token[:, None]) & (
         parent[..., None] == best.parent[:, None]
     )
@@ -191,19 +195,16 @@ def _order(*keys: Tensor) -> Tensor:
     return order
 
 
-def _rank_in_rounds(bank: Tensor, is_there: Tensor) -> Tensor:
-    """Return the rank [A, n] of sorted candidates: the first of each bank, then the second of each, …
+def _in_rounds(bank: Tensor, is_there: Tensor) -> Tensor:
+    """Return the order [A, n] of the first of each bank, the second of each, …, and what is not there last.
 
-    Banks ascend; the best of a bank stands first in it, and what is not there, last.
+    Banks ascend, and the best of a bank stands first in it.
     """
     place = torch.arange(bank.shape[1], device=bank.device).expand(bank.shape)
     is_first = torch.ones_like(is_there)
     is_first[:, 1:] = bank[:, 1:] != bank[:, :-1]
     turn = place - torch.where(is_first, place, 0).cummax(1).values
-    turn = turn.masked_fill(~is_there, bank.shape[1])
-    order = turn.sort(stable=True).indices
-    rank = torch.empty_like(order).scatter_(1, order, place)
-    return rank.masked_fill(~is_there, bank.shape[1])
+    return turn.masked_fill(~is_there, bank.shape[1]).sort(stable=True).indices
 
 
 def must_contain(
@@ -224,9 +225,10 @@ def must_contain(
     forces them. Therefore the places of a beam are allocated: K are its places, less those of held
     hypotheses, and the bank of a continuation is the number of tokens that are missing behind it, the fewest
     that complete all phrases. In each step these continuations compete: the best K of all rows, the best of
-    each row, and all behind which fewer tokens are missing than before. First the best of each bank gets a
-    place, from the fewest missing tokens on, then the second best of each, until all places are taken. What
-    gets none has -inf. Pruning and the finishing rule see the rest. EOS neither takes nor needs a place.
+    each row, all behind which fewer tokens are missing than before, and EOS. First the best of each bank gets
+    a place, from the fewest missing tokens on, then the second best of each, until all places are taken. EOS
+    needs one, but takes none from those that go on. What has none gets -inf. Pruning and the finishing rule
+    see the rest.
 
     Where there is one open place there is nothing to allocate, and so in searches that sample or guess: there
     phrases come when the model says them, or at the last moment.
@@ -272,7 +274,7 @@ def _spellings(phrase: Any, tokenizer: Encoder | None) -> Spellings:
                 f"`tokenizer` must be a pybeam.Tokenizer, as `phrases` hold {phrase!r}, but is {tokenizer!r}"
             )
         texts = (phrase, f" {phrase}") if phrase.strip() else ()
-        given = [tokenizer.encode_target(text) for text in texts]
+        given: list[Any] = [tokenizer.encode_target(text) for text in texts]
         if any(getattr(tokenizer, "unk_id", None) in one for one in given):
             raise ValueError(f"`phrases` must be what the tokenizer can spell, but hold {phrase!r}")
     elif not isinstance(phrase, Iterable):

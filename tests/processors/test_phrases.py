@@ -130,7 +130,7 @@ def test_places_that_a_narrow_beam_keeps_find_better_outputs():
         assert oracle.contains_all(free.tokens, phrases)
         assert oracle.contains_all(allocated.tokens, phrases)
         gained.append(allocated.score - free.score)
-    assert sum(gained) > 2 * len(gained)
+    assert sum(gained) > len(gained)
 
 
 @pytest.mark.thinned(most=1)

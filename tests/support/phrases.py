@@ -76,24 +76,29 @@ class AllocatedSearch(Search):
         places = self.places_left(n) - sum(row.ended for row in beam)
         if places < 2 or not self.phrases:
             return lines
-        goes_on = [[pair for pair in line if pair[0] not in self.rules.eos_ids] for line in lines]
-        every = [
+        eos_ids = self.rules.eos_ids
+        every = sorted(
             (-np.float32(row.score + log_prob), parent, rank, token)
-            for parent, (row, line) in enumerate(zip(beam, goes_on, strict=True))
+            for parent, (row, line) in enumerate(zip(beam, lines, strict=True))
             for rank, (token, log_prob) in enumerate(line)
-        ]
-        chosen = set(sorted(every)[:places])
+        )
+        goes_on = [candidate for candidate in every if candidate[3] not in eos_ids]
+        of_rows = [[one for one in goes_on if one[1] == parent] for parent in range(len(beam))]
+        chosen = {*goes_on[:places], *(min(own, key=lambda one: one[2]) for own in of_rows if own)}
         banks: dict[int, list] = {}
-        for candidate in sorted(every):
-            _, parent, rank, token = candidate
+        for candidate in every:
+            _, parent, _, token = candidate
+            ends = token in eos_ids
             before = fewest_missing(beam[parent].tokens, self.phrases)
-            missing = fewest_missing([*beam[parent].tokens, token], self.phrases)
-            if candidate in chosen or rank == 0 or missing < before:
+            missing = 0 if ends else fewest_missing([*beam[parent].tokens, token], self.phrases)
+            if candidate in chosen or missing < before or ends:
                 banks.setdefault(missing, []).append((parent, token))
         # the best of every bank, the fewest missing first, then the second best of every bank, …
         rounds = zip_longest(*[banks[missing] for missing in sorted(banks)])
-        kept = [place for places in rounds for place in places if place is not None][:places]
+        ranked = [place for one_round in rounds for place in one_round if place is not None]
+        kept = [place for place in ranked[:places] if place[1] in eos_ids]
+        kept += [place for place in ranked if place[1] not in eos_ids][:places]
         return [
-            [pair for pair in line if pair[0] in self.rules.eos_ids or (parent, pair[0]) in kept]
+            [pair for pair in line if (parent, pair[0]) in kept]
             for parent, line in enumerate(lines)
         ]
