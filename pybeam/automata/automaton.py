@@ -257,13 +257,8 @@ class Automaton:
         """[F] int32, the fewest tokens from a state to an end; the largest int32: there is no end."""
         # breadth first, backwards from the ends
         needed = np.where(self.final > -INF, 0, NEVER).astype(np.int32)
-        source = np.repeat(np.arange(self.num_states, dtype=np.int32), np.diff(self.first))
-        others = np.flatnonzero(self.other != NOWHERE)
-        first, source = _grouped(
-            np.concatenate([self.target, self.other[others]]),
-            np.concatenate([source, others]),
-            self.num_states,
-        )
+        source, target = self._steps
+        first, source = _grouped(target, source, self.num_states)
         reached, num = np.flatnonzero(needed == 0), 0
         while len(reached):
             num += 1
@@ -280,7 +275,9 @@ class Automaton:
     @cached_property
     def tokens(self) -> np.ndarray:
         """[n] int32, the tokens that edges have, ascending."""
-        return np.unique(self.token)
+        is_there = np.zeros(int(self.token.max(initial=-1)) + 1, dtype=bool)
+        is_there[self.token] = True
+        return np.flatnonzero(is_there).astype(np.int32)
 
     def has_token(self, token: int) -> bool:
         """Whether an edge has the token."""
@@ -334,17 +331,31 @@ class Automaton:
         return int(self.needed[states].min(initial=NEVER))
 
     @cached_property
-    def _useful(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps behind which an output can end, as edges are kept: first [F + 1] and targets.
+    def _steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of states, source and target, which some token leads from and to; sources ascend.
 
-        A state whose other tokens lead somewhere has one step more for them, and one that looks further in
-        another one a step to itself, because it may end anywhere.
+        A state whose other tokens lead somewhere has a step for them, and one that looks further in another
+        one a step to itself, because it may end anywhere.
         """
-        states = np.arange(self.num_states, dtype=np.int32)
+        num = self.num_states
+        states = np.arange(num)
         others = np.where(self.failure == NOWHERE, self.other, states)
         source = np.concatenate([np.repeat(states, np.diff(self.first)), states])
         target = np.concatenate([self.target, others])
-        is_useful = (target != NOWHERE) & (self.needed[target] < NEVER)
+        leads = target != NOWHERE
+        pairs = source[leads] * num + target[leads]
+        if num * num <= 4 * len(pairs):
+            # sorting would take longer
+            is_step = np.zeros(num * num, dtype=bool)
+            is_step[pairs] = True
+            return np.divmod(np.flatnonzero(is_step), num)
+        return np.divmod(np.unique(pairs), num)
+
+    @cached_property
+    def _useful(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps behind which an output can end, as edges are kept: first [F + 1] and targets."""
+        source, target = self._steps
+        is_useful = self.needed[target] < NEVER
         return _grouped(source[is_useful], target[is_useful], self.num_states)
 
 
@@ -355,7 +366,7 @@ def _grouped(key: np.ndarray, value: np.ndarray, num: int) -> tuple[np.ndarray, 
 
 
 def _followers(first: np.ndarray, target: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """The states [n] that edges of these states lead to, again and again if several do."""
+    """The states [n] that steps of these states lead to, again and again if several do."""
     counts = first[states + 1] - first[states]
     behind = np.cumsum(counts)
     begin = np.repeat(first[states] - behind + counts, counts)

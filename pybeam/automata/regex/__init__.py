@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections import OrderedDict
+from threading import Lock
 from typing import Any
 
 from pybeam.automata.automaton import Automaton
-from pybeam.automata.regex.lifting import lift
+from pybeam.automata.regex.lifting import MAX_EDGES, lift
 from pybeam.automata.regex.patterns import characters_automaton
 from pybeam.automata.vocabulary import Vocabulary
 
-MAX_CACHED = 16
+# of automata that are remembered; all of them together have no more edges than one may have
+MAX_KEPT = 32
+# the last ones used are last
+_KEPT: OrderedDict[tuple[str | re.Pattern[str], Vocabulary], Automaton] = OrderedDict()
+_LOCK = Lock()
 
 
 def regex_automaton(pattern: str | re.Pattern[str], tokenizer: Any) -> Automaton:
     r"""Return the automaton of the outputs whose whole text a pattern matches.
 
     An output is valid if ``re.fullmatch(pattern, text)`` is true of its text, as `Vocabulary` has it. The
-    last patterns and vocabularies are remembered with their automata.
+    automata of the last patterns and vocabularies are remembered.
 
     Args:
         pattern: as `re` reads it: classes, repeats, alternatives, groups, anchors and flags. Classes such as
@@ -32,9 +37,19 @@ def regex_automaton(pattern: str | re.Pattern[str], tokenizer: Any) -> Automaton
             atomic groups, possessive repeats or (?m); it needs too many states or edges; or no output has
             a text that it matches.
     """
-    return _remembered(pattern, Vocabulary.of(tokenizer))
-
-
-@lru_cache(maxsize=MAX_CACHED)
-def _remembered(pattern: str | re.Pattern[str], vocabulary: Vocabulary) -> Automaton:
-    return lift(characters_automaton(pattern), vocabulary)
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(text, str):
+        raise TypeError(f"`pattern` must be a str or compiled from one, but is {pattern!r}")
+    key = pattern, Vocabulary.of(tokenizer)
+    with _LOCK:
+        if key in _KEPT:
+            _KEPT.move_to_end(key)
+            return _KEPT[key]
+    automaton = lift(characters_automaton(pattern), key[1])
+    with _LOCK:
+        _KEPT[key] = automaton
+        while len(_KEPT) > 1 and (
+            len(_KEPT) > MAX_KEPT or sum(one.num_edges for one in _KEPT.values()) > MAX_EDGES
+        ):
+            _KEPT.popitem(last=False)
+    return automaton

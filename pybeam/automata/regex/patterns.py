@@ -51,15 +51,12 @@ def characters_automaton(pattern: str | re.Pattern[str]) -> CharacterAutomaton:
     """Return the smallest automaton of the texts that ``re.fullmatch(pattern, text)`` accepts.
 
     Raises:
-        TypeError: the pattern is no text, nor compiled from one.
         ValueError: `re` cannot read the pattern, or it has what no finite automaton can, or it needs too
             many states, or it matches no text.
     """
     text, flags = pattern, 0
     if isinstance(pattern, re.Pattern):
         text, flags = pattern.pattern, pattern.flags
-    if not isinstance(text, str):
-        raise TypeError(f"`pattern` must be a str or compiled from one, but is {pattern!r}")
     try:
         tree = parser.parse(text, flags)
         reader = Reader(Nfa())
