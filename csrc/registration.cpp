@@ -83,8 +83,9 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "automaton_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
         "bool eos_first, int num_columns, int normalise) -> Tensor");
     m.def(
-        "automaton_logits(Tensor(a!) logits, Tensor[] arrays, Tensor node, Tensor line, "
-        "int[] eos_ids) -> ()");
+        "automaton_logits(Tensor(a!) logits, Tensor[] arrays, Tensor parent, Tensor(b!) state, "
+        "Tensor row_slot, Tensor node, Tensor token, Tensor position, Tensor line, "
+        "Tensor prefix_length, Tensor max_length, int[] eos_ids) -> ()");
     m.def(
         "edit_logits(Tensor(a!) logits, int[] rules, Tensor[] arrays, Tensor history, "
         "Tensor prompt, Tensor slot, Tensor position, Tensor prefix_length, Tensor max_length, "

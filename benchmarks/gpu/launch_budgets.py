@@ -10,6 +10,8 @@ BUDGETS: dict[str, dict[int, int]] = {
     "optimal_beam": {3: 40, 6: 73},
     "stochastic_beam": {3: 44, 6: 77},
     "processors": {3: 45, 6: 78},
+    "constraint": {3: 42, 6: 75},
+    "constraint, log_probs": {3: 42, 6: 75},
     "jacobi": {3: 46, 6: 79},
     "hybrid_jacobi": {3: 46, 6: 79},
 }
@@ -21,6 +23,8 @@ TARGETS: dict[str, dict[int, int]] = {
     "optimal_beam": {3: 50, 6: 85},
     "stochastic_beam": {3: 60},
     "processors": {},
+    "constraint": {},
+    "constraint, log_probs": {},
     "jacobi": {3: 60},
     "hybrid_jacobi": {3: 60},
 }

@@ -24,6 +24,7 @@ from benchmarks.gpu.count_kernels import META, PHASES, step_kernels
 from benchmarks.gpu.launch_budgets import BUDGETS, TARGETS
 from benchmarks.journal import Journal, results_folder
 from pybeam import processors
+from pybeam.automata import Automaton
 from pybeam.models import load_model
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
@@ -39,6 +40,7 @@ PROCESSORS = (
     processors.min_length(4),
     processors.biased_prefix(0.2, [6, 7]),
 )
+PAIRS = Automaton.build([True, False], source=[0, 0, 1, 1], token=[5, 6, 5, 7], target=[1, 1, 0, 0])
 ALGORITHMS: dict[str, Algorithm] = {
     "greedy": pybeam.greedy(**LIMIT),
     "fixed_beam": pybeam.fixed_beam(5, **LIMIT),
@@ -46,6 +48,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "optimal_beam": pybeam.optimal_beam(5, length_reward=0.5, **LIMIT),
     "stochastic_beam": pybeam.stochastic_beam(5, seed=1, **LIMIT),
     "processors": pybeam.fixed_beam(5, processors=PROCESSORS, **LIMIT),
+    "constraint": pybeam.fixed_beam(
+        5, processors=[processors.constraint(PAIRS, stage="logits")], **LIMIT
+    ),
+    "constraint, log_probs": pybeam.fixed_beam(
+        5, processors=[processors.constraint(PAIRS)], **LIMIT
+    ),
     "jacobi": pybeam.jacobi(**LIMIT),
     "hybrid_jacobi": pybeam.hybrid_jacobi(8, 32, **LIMIT),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,16 +41,21 @@ class AutomatonLogits(Kernel):
         steps = torch.arange(num_children, dtype=torch.int32, device=device)
         token = (3 + steps * ((vocab_size - 3) // num_children)).repeat(num_states)
         first = torch.arange(0, num_edges + 1, num_children, dtype=torch.int32, device=device)
+        # the edges of a state lead to all others in turn
         edge = torch.zeros(2, num_edges, dtype=torch.int32, device=device)
+        edge[0] = torch.arange(num_edges, dtype=torch.int32, device=device) % num_states
         # no state looks further, and all may end
         numbers = torch.tensor([-1, -1, 0, 0, 0], dtype=torch.int32, device=device)
         pool = PoolArrays(token, first, edge, numbers.repeat(num_states + 1, 1))
-        node = torch.arange(num_rows, dtype=torch.int32, device=device) % num_states
-        room = torch.full_like(node, 9)
+        # every row is the second node of a tree of its own, behind one in state 1
+        slot = torch.arange(num_rows, dtype=torch.int32, device=device)
+        parent = torch.stack((torch.full_like(slot, -1), torch.zeros_like(slot)), 1)
+        one = torch.ones_like(slot)
+        places = slot, one, one * int(token[0]), one, one, 0 * one, 9 * one
         # a row is read where it has edges, and written
         self.work = Work(4 * num_rows * (vocab_size + 2 * num_children), 0)
         self.copies = [
-            (logits, pool, node, room)
+            (logits, pool, parent, torch.ones_like(parent), *places)
             for logits in (
                 torch.randn(num_rows, vocab_size, device=device)
                 for _ in range(num_copies(device, self.work.num_bytes))
@@ -58,8 +65,8 @@ class AutomatonLogits(Kernel):
         self._ban = torch.full((vocab_size,), float("-inf"), device=device)
         self._ban[allowed] = 0
 
-    def ours(self, backend: backends.Backend, logits: Tensor, pool, node, room) -> Tensor:
-        backend.automaton_logits(logits, pool, node, room, (EOS,))
+    def ours(self, backend: backends.Backend, logits: Tensor, *walk: Any) -> Tensor:
+        backend.automaton_logits(logits, *walk, (EOS,))
         return logits
 
     def in_torch(self, logits: Tensor, *_: object) -> Tensor:

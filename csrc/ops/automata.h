@@ -140,8 +140,12 @@ inline Tensor automaton_columns(TensorList arrays, const Tensor& logits, const T
     return out;
 }
 
-inline void automaton_logits(const Tensor& logits, TensorList arrays, const Tensor& node,
-                             const Tensor& line, IntList eos_ids) {
+// Walks, and shapes the rows.
+inline void automaton_logits(const Tensor& logits, TensorList arrays, const Tensor& parent,
+                             const Tensor& state_of, const Tensor& row_slot, const Tensor& node,
+                             const Tensor& token, const Tensor& position, const Tensor& line,
+                             const Tensor& prefix_length, const Tensor& max_length,
+                             IntList eos_ids) {
     const AutomataArguments own(arrays);
     PYBEAM_CHECK_VALUE(!own.automata.is_tree(), "`arrays` must be those of a pool");
     check_dim("logits", logits, 2);
@@ -149,15 +153,18 @@ inline void automaton_logits(const Tensor& logits, TensorList arrays, const Tens
     PYBEAM_CHECK_VALUE(float_type("logits", logits) == DType::kFloat32,
                        "`logits` must be float32, but is ", logits.scalar_type());
     const int64_t num_rows = logits.size(0);
-    const Argument<int32_t> node_arg("node", node, ScalarType::kInt32, {num_rows});
-    const Argument<int32_t> line_arg("line", line, ScalarType::kInt32, {num_rows});
+    check_dim("node", node, 1);
+    PYBEAM_CHECK_VALUE(node.size(0) == num_rows, "`node` must have a number for each of ", num_rows,
+                       " rows, but has ", node.size(0));
+    const Tensor walked = automaton_walk(arrays, parent, state_of, row_slot, node, token, position,
+                                         line, prefix_length, max_length);
     AutomatonLogitsParams params{};
     params.automata = own.automata;
     params.logits = data<float>(logits);
     params.row_stride = logits.stride(0);
     params.vocab_size = logits.size(1);
-    params.node = node_arg;
-    params.line = line_arg;
+    params.node = data<int32_t>(walked);
+    params.line = params.node + num_rows;
     params.num_rows = num_rows;
     params.eos = eos_of(eos_ids);
     params.num_threads = num_threads();

@@ -234,14 +234,35 @@ def _bit(words: Tensor, line: Tensor, offset: int, node: Tensor) -> Tensor:
     return (words[line.long(), offset + node // WORD] >> (node % WORD) & 1).bool()
 
 
+# the parameters are those of a walk, beside logits
 def automaton_logits(
-    logits: Tensor, arrays: PoolArrays, node: Tensor, line: Tensor, eos_ids: tuple[int, ...]
+    logits: Tensor,
+    arrays: PoolArrays,
+    parent: Tensor,
+    state: Tensor,
+    row_slot: Tensor,
+    node: Tensor,
+    token: Tensor,
+    position: Tensor,
+    line: Tensor,
+    prefix_length: Tensor,
+    max_length: Tensor,
+    eos_ids: tuple[int, ...],
 ) -> None:
-    """Shape logits [R, V] where they stand: add weights, and write -inf where nothing may follow.
+    """Do `automaton_walk`, and shape logits [R, V] where they stand: add weights, forbid with -inf.
 
-    A token is allowed if its target from state node[R] of a pool can end within line[R] tokens, EOS included.
-    EOS is allowed in states that may end.
+    A token is allowed if its target from the state of the row can end within the tokens that there is room
+    for. EOS is allowed in states that may end.
     """
+    places = row_slot, node, token, position, line, prefix_length, max_length
+    here, room = automaton_walk(arrays, parent, state, *places)
+    logits.copy_(shaped(logits, arrays, here, room, eos_ids))
+
+
+def shaped(
+    logits: Tensor, arrays: PoolArrays, node: Tensor, line: Tensor, eos_ids: tuple[int, ...]
+) -> Tensor:
+    """Return logits [R, V] of what may follow states node[R] of a pool and end within line[R] tokens."""
     num_rows, vocab_size = logits.shape
     # a column more is for edges that are not there
     out = logits.new_full((num_rows, vocab_size + 1), -INF)
@@ -270,7 +291,7 @@ def automaton_logits(
     final = torch.where(node >= 0, arrays.weight(node, FINAL), -INF)
     for eos_id in eos_ids:
         out[:, eos_id] = logits[:, eos_id] + final
-    logits.copy_(out[:, :vocab_size])
+    return out[:, :vocab_size]
 
 
 def select_columns(

@@ -18,7 +18,7 @@ from pybeam.contracts import ColumnRules, Normalise
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Stage
-from pybeam.processors.columns import ColumnProcessor, Columns, walked
+from pybeam.processors.columns import ColumnProcessor, Columns, places_of
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ class AllowedItems(ColumnProcessor):
         """Go on to the nodes [R] of the rows, and note them; the last are the filters [R]."""
         words, line, token, first, state = data
         arrays = CatalogueArrays(token, first, words)
-        return arrays, *walked(backend, arrays, rows, line, state)
+        here, own = backend.automaton_walk(arrays, *places_of(rows, line, state))
+        return arrays, here, own
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
         if not self.renormalize:

@@ -63,11 +63,7 @@ class ProcessorChain:
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         # what normalises reads halves, and writes float32
-        self._normalises_first = (
-            not self.normalises
-            and stage_of(processors[0]) == "log_probs"
-            and not _gives_columns(processors[0])
-        )
+        self._normalises_first = not self.normalises and stage_of(processors[0]) == "log_probs"
         self.log_probs: Tensor | None = None
         # functions of others may read any row
         known = [p for p in processors if isinstance(p, Processor)]
@@ -147,7 +143,10 @@ class ProcessorChain:
     def can_narrow(self, eos_ids: tuple[int, ...], own: Sequence[AnyProcessor]) -> bool:
         """Whether a call may give columns, those of the last processor; see `ColumnProcessor`."""
         last = self._processors[-1].processor if self._processors else None
-        return last is not None and _gives_columns(last) and last.can_narrow(eos_ids, own[-1])
+        if last is None or not _gives_columns(last):
+            return False
+        is_worth_it = last.narrows_on_gpu or self.prompts.device.type == "cpu"
+        return is_worth_it and last.can_narrow(eos_ids, own[-1])
 
     def wanted(self, rows: Rows) -> Tensor | None:
         """The tokens [U] whose logits a call that narrows reads; None: all, or the host cannot know."""

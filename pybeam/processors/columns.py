@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class ColumnProcessor(Processor):
 
     gives_columns = True
     takes_slots = True
+    # whether columns make up on a GPU for the kernels that they take
+    narrows_on_gpu: ClassVar[bool] = True
 
     @abstractmethod
     def can_narrow(self, eos_ids: Sequence[int], own: Any) -> bool:
@@ -89,16 +91,10 @@ class ColumnProcessor(Processor):
         return self.computed(load("reference"), logits, rows, data)
 
 
-def walked(
-    backend: Backend, arrays: AutomatonArrays, rows: Rows, line: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Go on to the states [R] of the rows, which lie in automata of lines [S], and note them.
-
-    Returns them, and the lines of the rows; see `automaton_walk`.
-    """
-    places = rows.tree.parent, state, rows.row_slot, rows.node, rows.token, rows.position
-    here, own = backend.automaton_walk(arrays, *places, line, rows.prefix_length, rows.max_length)
-    return here, own
+def places_of(rows: Rows, line: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+    """Return what `automaton_walk` is told of rows beside automata, whose lines [S] and states are given."""
+    places = rows.row_slot, rows.node, rows.token, rows.position
+    return rows.tree.parent, state, *places, line, rows.prefix_length, rows.max_length
 
 
 class Columns(NamedTuple):

@@ -17,7 +17,7 @@ from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.automaton_pool import ANYTHING
 from pybeam.processors.base import INT, Stage, check_ids, check_stage
-from pybeam.processors.columns import ColumnProcessor, Columns, walked
+from pybeam.processors.columns import ColumnProcessor, Columns, places_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Constraint(ColumnProcessor):
     per_request: ClassVar[tuple[str, ...]] = ("automaton",)
     state: ClassVar = (INT,)
     begins_behind_prefix: ClassVar = True
+    narrows_on_gpu: ClassVar = False
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
@@ -90,11 +91,11 @@ class Constraint(ColumnProcessor):
 
     def can_narrow(self, eos_ids: Sequence[int], own: Constraint) -> bool:
         automaton, [eos_id, *others] = own.automaton, eos_ids
-        # a GPU has as many columns in each step, and columns have one EOS
-        is_few = automaton.is_sparse and automaton.max_children <= self.automaton.max_children
         ends = [*automaton.tokens[:1], *automaton.tokens[-1:]]
         eos_first = self._eos_first(eos_id)
-        return is_few and not others and all((token > eos_id) == eos_first for token in ends)
+        is_ordered = all((token > eos_id) == eos_first for token in ends)
+        # columns have one EOS
+        return automaton.is_sparse and is_ordered and not others
 
     def _eos_first(self, eos_id: int) -> bool:
         return all(token > eos_id for token in self.automaton.tokens[:1])
@@ -110,21 +111,19 @@ class Constraint(ColumnProcessor):
     ) -> Columns:
         *arrays, start, state = data
         pool = PoolArrays(*arrays)
-        here, room = walked(backend, pool, rows, start, state)
-        # the host cannot read what a GPU knows
-        num_columns = self.automaton.max_children if logits.is_cuda else 0
-        rules = self._rules(rows.eos_id, num_columns, are_logits=are_logits)
+        here, room = backend.automaton_walk(pool, *places_of(rows, start, state))
+        rules = self._rules(rows.eos_id, are_logits=are_logits)
         log_probs = backend.automaton_columns(pool, logits, here, room, rules)
         return Columns(log_probs, pool, here, rules)
 
     def in_steps(self, arrays: Sequence[Tensor], eos_id: int, *, are_logits: bool) -> StepColumns:
         *pool, start, state = arrays
-        rules = self._rules(eos_id, 0, are_logits=are_logits)
+        rules = self._rules(eos_id, are_logits=are_logits)
         return StepColumns(PoolArrays(*pool), start, state, rules)
 
-    def _rules(self, eos_id: int, num_columns: int, *, are_logits: bool) -> ColumnRules:
+    def _rules(self, eos_id: int, *, are_logits: bool) -> ColumnRules:
         normalise = Normalise.VOCABULARY if are_logits else Normalise.NOTHING
-        return ColumnRules(eos_id, self._eos_first(eos_id), num_columns, normalise)
+        return ColumnRules(eos_id, self._eos_first(eos_id), 0, normalise)
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
         return None
@@ -139,10 +138,9 @@ class Constraint(ColumnProcessor):
         are_logits: bool,
     ) -> Tensor:
         *arrays, start, state = data
-        pool = PoolArrays(*arrays)
-        here, room = walked(backend, pool, rows, start, state)
         shaped = backend.log_softmax(logits) if are_logits else logits
-        backend.automaton_logits(shaped, pool, here, room, rows.eos_ids)
+        places = places_of(rows, start, state)
+        backend.automaton_logits(shaped, PoolArrays(*arrays), *places, rows.eos_ids)
         return shaped
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import accumulate
 
 import pytest
 import torch
@@ -71,20 +70,6 @@ def rows_of(seed: int, automata, num: int = 60):
     return pool, rows, ints(own for *_, own in rows), ints(room)
 
 
-def check_logits(name):
-    pool, rows, node, room = rows_of(1, AUTOMATA)
-    logits = logits_of(len(rows))
-    expected = [
-        shaped(row, automaton, state, limit)
-        for row, (automaton, state, _), limit in zip(
-            logits.tolist(), rows, room.tolist(), strict=True
-        )
-    ]
-    found = logits.clone()
-    backends.load(name).automaton_logits(found, pool, node, room, (EOS,))
-    assert torch.equal(found, torch.tensor(expected))
-
-
 def check_columns(name):
     pool, rows, node, room = rows_of(2, SPARSE)
     logits = logits_of(len(rows))
@@ -104,7 +89,7 @@ def check_columns(name):
 
 
 def check_walk(name):
-    """Every row stands on a node of its own, whose parent has the state to go on from."""
+    """Every row stands on a node of its own, whose parent has the state to go on from. It is shaped, too."""
     pool, begins = pool_of(AUTOMATA)
     rng = random.Random(3)
     num_slots = len(AUTOMATA)
@@ -125,19 +110,31 @@ def check_walk(name):
             ints(rng.choices(range(3), k=num_slots)),
         )
         slots, node = ints(range(num_slots)), ints([1] * num_slots)
-        position, limit = ints(done) + prefix, ints([7] * num_slots)
-        given = parent, state, slots, node, ints(token), position, line, prefix, limit
-        found = backends.load(name).automaton_walk(pool, *given)
-        for i, automaton in enumerate(AUTOMATA):
-            noted = int(line[i])
-            if done[i] > 0 and line[i] > 0:
-                target = -1 if before[i] < 0 else automaton.step(before[i], token[i]).state
-                noted = begins[i] + target if target >= 0 else -1
-            assert int(state[i, 1]) == noted
-            assert found[:, i].tolist() == [noted if done[i] >= 0 else 0, 7 - done[i] - 1]
+        position, limit = ints(done) + prefix, ints([4] * num_slots)
+        given = slots, node, ints(token), position, line, prefix, limit
+        logits, shapes = logits_of(num_slots), backends.load(name).automaton_logits
+        for op in "walk", "logits":
+            noted, found = state.clone(), logits.clone()
+            if op == "walk":
+                found = backends.load(name).automaton_walk(pool, parent, noted, *given)
+            else:
+                shapes(found, pool, parent, noted, *given, (EOS,))
+            for i, automaton in enumerate(AUTOMATA):
+                own, room = int(line[i]), 4 - done[i] - 1
+                here = own - begins[i] if own else None
+                if done[i] > 0 and own:
+                    here = -1 if before[i] < 0 else automaton.step(before[i], token[i]).state
+                    own = begins[i] + here if here >= 0 else -1
+                assert int(noted[i, 1]) == own
+                is_free = done[i] < 0 or here is None
+                if op == "walk":
+                    assert found[:, i].tolist() == [0 if is_free else own, room]
+                    continue
+                row = logits[i].tolist()
+                assert found[i].tolist() == (row if is_free else shaped(row, automaton, here, room))
 
 
-CHECKS = {"walk": check_walk, "columns": check_columns, "logits": check_logits}
+CHECKS = {"walk": check_walk, "columns": check_columns}
 
 
 @pytest.mark.parametrize("op", CHECKS)
@@ -156,18 +153,25 @@ def test_states_out_of_bounds_are_refused():
     start = begins[0]
     loops = pool.state.clone()
     loops[start, 0] = start
-    rows = ints([start]), ints([5])
-    for arrays, node, message in [
-        (pool, ints([10**6]), "`node` must be a state"),
-        (pool._replace(state=loops), ints([start]), "`failure` must be a smaller"),
-        (pool._replace(first=pool.first.flip(0).contiguous()), ints([0]), "`first` must ascend"),
-        (pool._replace(edge=pool.edge[:1]), *rows[:1], "`edge` must be"),
-        (pool[:3], *rows[:1], "those of a pool"),
+    one = ints([[-1, 0]])
+    places = ints([0]), ints([1]), ints([1]), ints([start]), ints([0]), ints([9])
+
+    def shape(arrays, state=start, token=2):
+        logits = torch.zeros(1, V)
+        given = one, ints([[state, 0]]), *places[:2], ints([token]), *places[2:]
+        native.automaton_logits(logits, arrays, *given, (EOS,))
+        return logits
+
+    for arrays, state, message in [
+        (pool._replace(state=loops), start, "`failure` must be a smaller"),
+        (pool._replace(first=pool.first.flip(0).contiguous()), start, "`first` must ascend"),
+        (pool._replace(edge=pool.edge[:1]), start, "`edge` must be"),
+        (pool[:3], start, "those of a pool"),
     ]:
         with pytest.raises((ValueError, RuntimeError), match=message):
-            native.automaton_logits(torch.zeros(1, V), arrays, node, rows[1], (EOS,))
-    # targets outside are forbidden
+            shape(arrays, state)
+    # nobody may follow states that are none
+    assert shape(pool, 10**6).isinf().all()
     wrong = pool._replace(edge=torch.full_like(pool.edge, 10**6))
-    logits = torch.zeros(1, V)
-    native.automaton_logits(logits, wrong, *rows, (EOS,))
-    assert list(accumulate(logits[0].isinf().tolist()))[-1] > 0
+    with pytest.raises(RuntimeError, match="`node` must be a state"):
+        [shape(wrong, token=token) for token in TOKENS]

@@ -36,7 +36,7 @@ def launches():
         slots = [ints(3) for _ in range(3)]
         walk = arrays, ints(3, 9), ints(3, 9), node, node, node, node, *slots
         yield from recorded(lambda walk=walk: automaton_walk(*walk))
-    yield from recorded(lambda: automaton_logits(logits, pool, node, node, (1, 2)))
+    yield from recorded(lambda: automaton_logits(logits, *walk, (1, 2)))
     yield from recorded(lambda: automaton_columns(pool, logits, node, node, rule))
     for dtype, eos_first, normalise in VARIANTS:
         logits, rules = (

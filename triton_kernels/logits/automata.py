@@ -92,6 +92,44 @@ def step(automata, state, token, IS_TREE: tl.constexpr):
     return target
 
 
+class Places(NamedTuple):
+    """Where rows stand in token trees, which have a state for every node: pointers, then numbers."""
+
+    parent: tl.tensor
+    state: tl.tensor
+    row_slot: tl.tensor
+    node: tl.tensor
+    token: tl.tensor
+    position: tl.tensor
+    line: tl.tensor
+    prefix_length: tl.tensor
+    max_length: tl.tensor
+    max_nodes: tl.tensor
+    limit_stride: tl.tensor
+
+
+@triton.jit
+def walk(automata, places, row, is_noted, IS_TREE: tl.constexpr):
+    """Return the state of a row and its line, and note the state if asked to."""
+    slot = tl.load(places.row_slot + row).to(tl.int64)
+    node = tl.load(places.node + row)
+    line = tl.load(places.line + slot)
+    limit = slot * places.limit_stride
+    done = tl.load(places.position + row) - tl.load(places.prefix_length + limit)
+    p_own = places.state + slot * places.max_nodes
+    parent = tl.maximum(tl.load(places.parent + slot * places.max_nodes + node), 0)
+    moves = (done > 0) if IS_TREE else (done > 0) & (line > 0)
+    before = tl.load(p_own + parent, mask=moves, other=-1)
+    here = step(automata, before, tl.load(places.token + row), IS_TREE)
+    here = tl.where(moves, here, line * 0 if IS_TREE else line)
+    tl.store(p_own + node, here, mask=is_noted)
+    if not IS_TREE:
+        # within the prefix everything is allowed
+        here = tl.where(done < 0, 0, here)
+        line = tl.load(places.max_length + limit) - done - 1
+    return here, line
+
+
 @one_variant()
 def walk_kernel(
     p_out,
@@ -117,27 +155,23 @@ def walk_kernel(
 ):
     await_kernels()
     automata = Automata(p_token, p_first, p_edge, p_numbers, num_edges, num_inner)
+    places = Places(
+        p_parent,
+        p_state,
+        p_row_slot,
+        p_node,
+        p_row_token,
+        p_position,
+        p_line,
+        p_prefix_length,
+        p_max_length,
+        max_nodes,
+        limit_stride,
+    )
     row = tl.program_id(0)
-    slot = tl.load(p_row_slot + row).to(tl.int64)
-    node = tl.load(p_node + row)
-    line = tl.load(p_line + slot)
-    done = tl.load(p_position + row) - tl.load(p_prefix_length + slot * limit_stride)
-    p_own = p_state + slot * max_nodes
-    parent = tl.maximum(tl.load(p_parent + slot * max_nodes + node), 0)
-    start = line * 0 if IS_TREE else line
-    moves = (done > 0) if IS_TREE else (done > 0) & (line > 0)
-    before = tl.load(p_own + parent, mask=moves, other=-1)
-    reached = step(automata, before, tl.load(p_row_token + row), IS_TREE)
-    here = tl.where(moves, reached, start)
-    tl.store(p_own + node, here)
-    if IS_TREE:
-        tl.store(p_out + row, here)
-        tl.store(p_out + num_rows + row, line)
-    else:
-        # within the prefix everything is allowed
-        tl.store(p_out + row, tl.where(done < 0, 0, here))
-        room = tl.load(p_max_length + slot * limit_stride) - done - 1
-        tl.store(p_out + num_rows + row, room)
+    here, line = walk(automata, places, row, row >= 0, IS_TREE)
+    tl.store(p_out + row, here)
+    tl.store(p_out + num_rows + row, line)
 
 
 def given(arrays: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], bool]:

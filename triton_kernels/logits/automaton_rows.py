@@ -18,11 +18,13 @@ from pybeam.triton_kernels.logits.automata import (
     OTHER,
     OTHER_WEIGHT,
     Automata,
+    Places,
     edges_of,
     fits,
     given,
     lower_bounds,
     number_of,
+    walk,
     weight_of,
 )
 from pybeam.triton_kernels.select.options import MAX_EOS, ends
@@ -140,10 +142,19 @@ def logits_kernel(
     p_first,
     p_edge,
     p_numbers,
+    p_parent,
+    p_state,
+    p_row_slot,
     p_node,
+    p_row_token,
+    p_position,
     p_line,
+    p_prefix_length,
+    p_max_length,
     num_edges,
     num_inner,
+    max_nodes,
+    limit_stride,
     vocab_size,
     row_stride,
     eos_0,
@@ -156,12 +167,28 @@ def logits_kernel(
     eos_7,
     BLOCK: tl.constexpr,
 ):
-    """Some tokens of one row: each is looked up in the row's state, and in those to look further in."""
+    """Some tokens of one row: each is looked up in the row's state, and in those to look further in.
+
+    Every program of a row finds its state, and the first one notes it.
+    """
     await_kernels()
     eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
     automata = Automata(p_token, p_first, p_edge, p_numbers, num_edges, num_inner)
+    places = Places(
+        p_parent,
+        p_state,
+        p_row_slot,
+        p_node,
+        p_row_token,
+        p_position,
+        p_line,
+        p_prefix_length,
+        p_max_length,
+        max_nodes,
+        limit_stride,
+    )
     row = tl.program_id(0).to(tl.int64)
-    state, room = tl.load(p_node + row), tl.load(p_line + row)
+    state, room = walk(automata, places, row, tl.program_id(1) == 0, False)
     b_token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     m_token = b_token < vocab_size
     p_row = p_logits + row * row_stride
@@ -233,20 +260,39 @@ def automaton_columns(
     return out
 
 
+# the parameters are the arrays of a step, which kernels take one by one
 def automaton_logits(
-    logits: Tensor, arrays: Sequence[Tensor], node: Tensor, line: Tensor, eos_ids: Sequence[int]
+    logits: Tensor,
+    arrays: Sequence[Tensor],
+    parent: Tensor,
+    state: Tensor,
+    row_slot: Tensor,
+    node: Tensor,
+    token: Tensor,
+    position: Tensor,
+    line: Tensor,
+    prefix_length: Tensor,
+    max_length: Tensor,
+    eos_ids: Sequence[int],
 ) -> None:
     """See `pybeam.backends.torch_automata.automaton_logits`."""
     num_rows, vocab_size = logits.shape
     if not logits.numel():
         return
+    rows = [one.contiguous() for one in (row_slot, node, token, position)]
     logits_kernel[(num_rows, triton.cdiv(vocab_size, MAX_BLOCK))](
         logits,
         *arrays,
-        node.contiguous(),
-        line.contiguous(),
+        parent,
+        state,
+        *rows,
+        line,
+        prefix_length,
+        max_length,
         arrays[0].numel(),
         arrays[1].numel() - 1,
+        state.shape[1],
+        prefix_length.stride(0),
         vocab_size,
         logits.stride(0),
         *eos_ids,
