@@ -242,7 +242,7 @@ class _Texts:
         return []
 
 
-@lru_cache(1)
+@lru_cache(4)
 def _threads(process: int, num: int) -> Any:
     """Return what makes masks in so many threads. A copy of a process has none of the threads."""
     return _llguidance().LLExecutor(num_threads=num)

@@ -83,7 +83,7 @@ class GrammarConstraint(Processor):
         (number,) = data
         tracker = self._trackers.setdefault(rows.tree, Tracker())
         found = tracker.masks(rows, number, logits.shape[1])
-        return logits if found is None else _limited(logits, found)
+        return logits if found is None else limited(logits, found)
 
 
 class Tracker:
@@ -160,19 +160,24 @@ class Tracker:
         return states
 
 
-def _limited(logits: Tensor, masks: np.ndarray) -> Tensor:
+def limited(logits: Tensor, masks: np.ndarray) -> Tensor:
     """Write -inf where a mask [R, W] has no bit."""
     if logits.device.type != "cpu":
-        limits = torch.from_numpy(LIMITS).to(logits.device)
-        found = to_device(masks, torch.uint8, logits.device).flatten().int()
-        most = limits.index_select(0, found).view(len(masks), -1)[:, : logits.shape[1]]
-        return torch.minimum(logits, most, out=logits)
+        return _limited_on_device(logits, masks)
     array = logits.numpy()
     for first in range(0, len(masks), ROWS_AT_ONCE):
         rows = array[first : first + ROWS_AT_ONCE]
         limit = LIMITS.take(masks[first : first + ROWS_AT_ONCE], axis=0).reshape(len(rows), -1)
         np.minimum(rows, limit[:, : rows.shape[1]], out=rows)
     return logits
+
+
+def _limited_on_device(logits: Tensor, masks: np.ndarray) -> Tensor:
+    # masks go there as bits
+    found = to_device(masks, torch.uint8, logits.device).flatten().int()
+    limits = torch.from_numpy(LIMITS).to(logits.device).index_select(0, found)
+    limit = limits.view(len(masks), -1)[:, : logits.shape[1]]
+    return torch.minimum(logits, limit, out=logits)
 
 
 def grammar(text: str | None, tokenizer: Any, *, stage: Stage = "log_probs") -> GrammarConstraint:

@@ -35,8 +35,11 @@ try:
 except ImportError:
     pass  # not on Windows
 else:
-    resource.setrlimit(resource.RLIMIT_CPU, ({CPU_SECONDS}, {CPU_SECONDS}))
-    resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+    for limit, most in ((resource.RLIMIT_CPU, {CPU_SECONDS}), (resource.RLIMIT_AS, {MEMORY})):
+        try:
+            resource.setrlimit(limit, (most, most))
+        except ValueError:
+            pass  # macOS has no bound on memory
 import llguidance as library
 limits = library.LLParserLimits(max_lexer_states={MAX_LEXER_STATES}, verbose_errors=False)
 grammar = library.LLMatcher.grammar_from_lark(sys.stdin.buffer.read().decode())

@@ -9,11 +9,14 @@ import math
 import pickle
 import re
 
+import numpy as np
 import pytest
+import torch
 
 import pybeam
 from pybeam import processors
 from pybeam.automata.vocabulary import Vocabulary
+from pybeam.processors import grammars
 from support.search_models import BOS, EOS, next_logits, random_model
 
 pytest.importorskip("llguidance")
@@ -327,6 +330,21 @@ def test_a_grammar_that_becomes_too_complex_fails_its_request_alone(monkeypatch)
     found = pybeam.Decoder(model, search).decode(requests, on_error="return")
     assert "too complex" in str(found[0].error)
     assert found[1].error is None and found[1].hypotheses
+
+
+@pytest.mark.parametrize("limit", [grammars.limited, grammars._limited_on_device])
+@pytest.mark.parametrize("vocab_size", [1, 8, 45, 64])
+def test_logits_without_a_bit_are_minus_infinity(limit, vocab_size):
+    """By NumPy on a CPU, by torch elsewhere; a NaN stays, so that the engine finds it."""
+    draw = np.random.default_rng(vocab_size)
+    logits = torch.from_numpy(draw.normal(size=(19, vocab_size)).astype(np.float32))
+    logits[3, 0] = torch.nan
+    masks = draw.integers(0, 256, (19, -(-vocab_size // 8)), dtype=np.uint8)
+    bits = np.unpackbits(masks, axis=1, bitorder="little")[:, :vocab_size].astype(bool)
+    expected = logits.masked_fill(torch.from_numpy(~bits) & ~logits.isnan(), -math.inf)
+    found = limit(logits, masks)
+    assert found is logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_it_pickles():
