@@ -6,6 +6,8 @@ import { partsOf, placesOf } from "./words.js";
 
 // a word with a piece less probable than this is marked
 const UNSURE = 0.4;
+// pixels of a letter, about
+const LETTER = 11;
 
 const field = at("translation");
 const sentences = new WeakMap(); // by their elements
@@ -30,8 +32,17 @@ export function showPassage(passage) {
     const language = passage.sentences[0]?.options.target_lang;
     field.lang = language ? codeOf(language) : "";
     // a browser lays out a line that changes alone, and none that nobody sees
-    field.replaceChildren(...linesOf(passage).map(parts => make("div", { className: "line" }, ...parts)));
+    field.replaceChildren(...linesOf(passage).map(lineOf));
     letTabIn();
+}
+
+// A line that is taken to be as high as its source would be, until it is seen.
+function lineOf(parts) {
+    const line = make("div", { className: "line" }, ...parts);
+    const sources = parts.map(part => sentences.get(part)?.source ?? part);
+    const rows = Math.ceil(sources.join("").length / (field.clientWidth / LETTER));
+    line.style.containIntrinsicHeight = `auto ${rows}lh`;
+    return line;
 }
 
 // Sentences and what stands between them, line by line.
