@@ -23,6 +23,7 @@ from pybeam.server.endpoints import (
     decode,
     operations,
     page,
+    realtime,
     translate,
     translations,
 )
@@ -50,6 +51,7 @@ ROUTERS = (
     chat.router,
     audio.router,
     administration.router,
+    realtime.router,
     operations.router,
     page.router,
 )

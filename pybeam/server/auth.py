@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import Request
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import DOWNLOADS, LIBRETRANSLATE_PATHS, APIError, refuse
+from pybeam.server.connections import REALTIME
+from pybeam.server.errors import DOWNLOADS, LIBRETRANSLATE_PATHS, APIError, begins_answer, refuse
 from pybeam.server.gates import OPEN_PATHS
 from pybeam.server.key_file import digest_of, read_keys
 from pybeam.server.quotas import Allowance
@@ -22,9 +23,12 @@ KEYLESS_PATHS = {
 }
 # translated files lie at addresses that nobody guesses
 KEYLESS_FOLDERS = ("/page/", "/static-offline-docs/", DOWNLOADS)
-AUDIO_FOLDER = "/v1/audio/"
 # which keys of administrators open, and nothing else
 ADMIN_FOLDER = "/admin/"
+# what is asked there is paid by seconds of sound
+AUDIO_FOLDERS = ("/v1/audio/", REALTIME)
+# in which browsers send a key, whose WebSockets have no headers
+KEY_PROTOCOL = b"openai-insecure-api-key."
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,11 @@ class Keys:
                 "an API key is missing or wrong; send the header `Authorization: Bearer KEY`",
                 code="invalid_api_key",
             )
-        unit = "audio_seconds" if scope["path"].startswith(AUDIO_FOLDER) else "tokens"
+        unit = "audio_seconds" if scope["path"].startswith(AUDIO_FOLDERS) else "tokens"
         scope.setdefault("state", {}).update(caller=caller, unit=unit)
         caller.allowance.begin(unit)
 
-    def check(self, request: Request, given: str | None = None) -> None:
+    def check(self, request: HTTPConnection, given: str | None = None) -> None:
         """Raise APIError unless the request has been admitted, or the key that its body gives admits it."""
         if self and caller_of(request) is None:
             self.admit(request.scope, None if given is None else given.encode())
@@ -143,20 +147,20 @@ class Admission:
         self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_admin = scope["type"] == "http" and scope["path"].startswith(ADMIN_FOLDER)
+        is_admin = scope["type"] != "lifespan" and scope["path"].startswith(ADMIN_FOLDER)
         is_free = not self._keys and not is_admin
-        if scope["type"] != "http" or is_free or _is_open(scope["path"]):
+        if scope["type"] == "lifespan" or is_free or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
 
         async def with_limits(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if begins_answer(message):
                 caller: Caller | None = scope.get("state", {}).get("caller")
                 if caller is not None:
-                    message["headers"] = [*message["headers"], *caller.allowance.headers()]
+                    message["headers"] = [*message.get("headers", ()), *caller.allowance.headers()]
             await send(message)
 
-        key = _bearer(scope)
+        key = bearer_of(scope)
         if key is not None or scope["path"] not in LIBRETRANSLATE_PATHS:
             try:
                 if self._keys:
@@ -184,22 +188,27 @@ def _check_admin(scope: Scope) -> None:
         )
 
 
-def _bearer(scope: Scope) -> bytes | None:
-    """Return the key in `Authorization: Bearer KEY`; None: there is none."""
+def bearer_of(scope: Scope) -> bytes | None:
+    """Return the key in `Authorization: Bearer KEY`, or among the protocols of a browser's WebSocket.
+
+    None: there is none.
+    """
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, key = value.partition(b" ")
             return key if kind.lower() == b"bearer" else None
-    return None
+    protocols = [one.encode() for one in scope.get("subprotocols", ())]
+    keys = [one.removeprefix(KEY_PROTOCOL) for one in protocols if one.startswith(KEY_PROTOCOL)]
+    return next(iter(keys), None)
 
 
-def caller_of(request: Request) -> Caller | None:
+def caller_of(request: HTTPConnection) -> Caller | None:
     """Return whose key a request has; None: it has none, as the server asks for none."""
     found: Caller | None = getattr(request.state, "caller", None)
     return found
 
 
-def client_of(request: Request) -> str:
+def client_of(request: HTTPConnection) -> str:
     """Return whom the service counts this request to: the owner of the key, or the address."""
     caller = caller_of(request)
     if caller is not None:
@@ -207,21 +216,21 @@ def client_of(request: Request) -> str:
     return request.client.host if request.client else "unknown"
 
 
-def charge(request: Request, unit: str, amount: float) -> None:
+def charge(request: HTTPConnection, unit: str, amount: float) -> None:
     """Take tokens or audio_seconds from the key of a request, if it has one and is paid in this unit."""
     caller = caller_of(request)
     if caller is not None and request.state.unit == unit:
         caller.allowance.take(unit, amount)
 
 
-def check_sound(request: Request) -> None:
+def check_sound(request: HTTPConnection) -> None:
     """Raise APIError, 429, if nothing is left of the seconds of sound that a request's key may use."""
     caller = caller_of(request)
     if caller is not None:
         caller.allowance.check("audio_seconds")
 
 
-def charge_given(request: Request, num_tokens: int, seconds: float) -> None:
+def charge_given(request: HTTPConnection, num_tokens: int, seconds: float) -> None:
     """Take what a request that is paid in tokens brings: tokens, and seconds of sound as features.
 
     Seconds of recordings count as they are decoded.

@@ -150,7 +150,11 @@ class Calls:
         return results
 
     async def _decoded(
-        self, http: HTTPRequest, model: ServedModel, requests: Sequence[Request], options: Options
+        self,
+        http: HTTPConnection,
+        model: ServedModel,
+        requests: Sequence[Request],
+        options: Options,
     ) -> list[ServedResult]:
         """Decode requests; nothing is charged unless the service takes all of them."""
         waiting: list[Future[ServedResult]] = []
@@ -241,7 +245,7 @@ class Calls:
 
     def parts(
         self,
-        http: HTTPRequest,
+        http: HTTPConnection,
         model: ServedModel,
         body: schemas.Serving,
         late: str,
@@ -293,7 +297,7 @@ class Calls:
             finally:
                 sound.leave()
 
-    def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> Options:
+    def _serving(self, http: HTTPConnection, model: ServedModel, body: schemas.Serving) -> Options:
         most = self.settings.timeout
         if body.timeout is not None and body.timeout > most:
             raise APIError(
@@ -323,7 +327,7 @@ class Calls:
         }
 
 
-def _charge_given(http: HTTPRequest, model: ServedModel, requests: Sequence[Request]) -> None:
+def _charge_given(http: HTTPConnection, model: ServedModel, requests: Sequence[Request]) -> None:
     sources = [one.source for one in requests if isinstance(one.source, Tensor)]
     seconds = sum(map(len, sources)) * model.frame_seconds if model.takes_sound else 0.0
     charge_given(http, sum(map(_num_given, requests)), seconds)

@@ -13,12 +13,15 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+# the path of live sessions, where alone a connection may become a WebSocket
+REALTIME = "/v1/realtime"
 # bytes of the head of a request, and of all else around its body
 MAX_HEAD = 1 << 16
 # files that this process opens beside its connections
@@ -118,6 +121,44 @@ class Joined:
             self._transport.write(b"".join(parts))
 
 
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, which counts as the connection that it was, and closes if nobody reads it on.
+
+    uvicorn reads no message before the one before it is taken, so that one at most is held.
+
+    Attributes:
+        crowd, seconds: those of `Bounded`.
+    """
+
+    crowd: ClassVar[Crowd]
+    seconds: ClassVar[float] = 30.0
+    _reader: asyncio.TimerHandle | None = None
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        # uvicorn would log an error for each handshake that is refused
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_reader()
+        self.crowd.leave(self.client[0] if self.client else "")
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._have_reader()
+
+    def _have_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+
+
 class Bounded(HttpToolsProtocol):
     """uvicorn's protocol with bounds on connections, and on what they carry beside bodies; uvicorn has none.
 
@@ -127,10 +168,12 @@ class Bounded(HttpToolsProtocol):
     Attributes:
         crowd: counts connections.
         seconds: in which a head must have come, and in which a client must read on.
+        socket_class: what a connection becomes that asks for live sessions.
     """
 
     crowd: ClassVar[Crowd]
     seconds: ClassVar[float] = 30.0
+    socket_class: ClassVar[type[BoundedSocket]]
     _timer: asyncio.TimerHandle | None = None
     # runs while more is written than is read
     _reader: asyncio.TimerHandle | None = None
@@ -182,6 +225,10 @@ class Bounded(HttpToolsProtocol):
         # most heads come whole, and need no timer
         if self._is_in_head and self._timer is None:
             self._await_head()
+
+    def _should_upgrade_to_ws(self) -> bool:
+        is_idle = self.cycle is None or self.cycle.response_complete
+        return is_idle and self.url.partition(b"?")[0] == REALTIME.encode()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -240,7 +287,9 @@ def bounded(settings: Settings) -> type[Bounded]:
     granted = max(1, raise_file_limit() - OWN_FILES)
     most = min(granted, settings.max_connections or granted)
     crowd = Crowd(most, settings.max_connections_per_client, settings.forwarded_allow_ips)
-    return type("Bounded", (Bounded,), {"crowd": crowd, "seconds": settings.body_timeout})
+    bounds = {"crowd": crowd, "seconds": settings.body_timeout}
+    socket_class = type("BoundedSocket", (BoundedSocket,), bounds)
+    return type("Bounded", (Bounded,), bounds | {"socket_class": socket_class})
 
 
 def raise_file_limit() -> int:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from pybeam.arguments import ArgumentError
 from pybeam.serving import (
@@ -112,17 +112,28 @@ def from_service(error: Exception) -> APIError:
     return APIError(500, f"{type(error).__name__} while decoding; the server's log has more")
 
 
+def content_of(error: APIError) -> dict[str, Any]:
+    """Return an error as OpenAI's API writes it."""
+    kind = KINDS.get(error.status, "server_error" if error.status >= 500 else "")
+    return {
+        "message": error.message,
+        "type": kind or "invalid_request_error",
+        "param": error.field,
+        "code": error.code,
+    }
+
+
+def begins_answer(message: Message) -> bool:
+    """Whether a message has the headers of an answer, to a request or to a WebSocket's handshake."""
+    kinds = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+    return message["type"] in kinds
+
+
 def respond(path: str, error: APIError, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Make the response to a request of this path."""
     content: object = error.message
     if path not in LIBRETRANSLATE_PATHS and not path.startswith(DOWNLOADS):
-        kind = KINDS.get(error.status, "server_error" if error.status >= 500 else "")
-        content = {
-            "message": error.message,
-            "type": kind or "invalid_request_error",
-            "param": error.field,
-            "code": error.code,
-        }
+        content = content_of(error)
     headers = {**error.headers, **(headers or {})}
     return JSONResponse({"error": content}, error.status, headers)
 

@@ -15,11 +15,20 @@ POLL_SECONDS = 0.02
 
 
 class Gate:
-    """Counts requests that are being answered; once closed, it takes no new ones."""
+    """Counts requests that are being answered; once closed, it takes no new ones.
+
+    Attributes:
+        num_active: so many.
+        closing: is set when it closes, upon which live sessions end.
+    """
 
     def __init__(self) -> None:
-        self.is_open = True
         self.num_active = 0
+        self.closing = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return not self.closing.is_set()
 
     def enter(self, scope: Scope) -> None:
         """Count a request until it has been answered, which `Gated` notices."""
@@ -43,7 +52,7 @@ class Gated:
         self._app, self._gate = app, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         if not self._gate.is_open:

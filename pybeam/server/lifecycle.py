@@ -76,14 +76,16 @@ class Server(uvicorn.Server):
         settings: Settings,
         reload: Sequence[Callable[[], None]] = (),
     ) -> None:
-        self._front = Front()
+        self._front, protocol = Front(), bounded(settings)
         config = uvicorn.Config(
             self._front,
             settings.host,
             settings.port,
-            http=bounded(settings),
-            # no endpoint is a WebSocket, and `bounded` does not see the end of what becomes one
-            ws="none",
+            http=protocol,
+            ws=protocol.socket_class,
+            ws_max_size=settings.max_body,
+            # a message that is small would unpack into a large one
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -166,7 +168,7 @@ class Server(uvicorn.Server):
 
     async def _stop_in_steps(self, app: FastAPI) -> None:
         gate: Gate = app.state.gate
-        gate.is_open = False
+        gate.closing.set()
         finished = asyncio.ensure_future(gate.wait_until_empty(self._settings.shutdown_timeout))
         hurried = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait({finished, hurried}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pybeam.server.audit import AuditLog
+from pybeam.server.errors import begins_answer
 from pybeam.server.gates import OPEN_PATHS
 from pybeam.server.metrics import Metrics
 
@@ -114,7 +115,7 @@ class AccessLog:
         self._app, self._metrics, self._audit = app, metrics, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
@@ -124,9 +125,10 @@ class AccessLog:
 
         async def noted(message: Message) -> None:
             nonlocal status, num_bytes
-            num_bytes += len(message.get("body", b""))
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            num_bytes += len(message.get("body") or message.get("text") or "")
+            if begins_answer(message):
+                # a WebSocket has none, and its handshake has this one
+                status = message.get("status", 101)
                 message["headers"] = [*message.get("headers", ()), *trace.headers]
             await send(message)
 
@@ -143,7 +145,7 @@ class AccessLog:
                 "trace_id": trace.trace_id,
                 "span_id": trace.span_id,
                 "parent_id": trace.parent_id,
-                "method": scope["method"],
+                "method": scope.get("method", "GET"),
                 "path": path,
                 "status": status,
                 "seconds": round(time.perf_counter() - start, 6),

@@ -34,7 +34,7 @@ class KnownOrigins:
         self._takes_all = not self._hosts and not _is_loopback(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope) if scope["type"] == "http" else None
+        refused = None if scope["type"] == "lifespan" else self._refused(scope)
         if refused is None:
             await self._app(scope, receive, send)
         else:
@@ -52,7 +52,8 @@ class KnownOrigins:
                     "this server does not go by the name in the header `Host`; start it with --allow-host "
                     "for each name by which clients know it",
                 )
-        if origin is None or scope["method"] in SAFE_METHODS or "*" in self._origins:
+        # a WebSocket has no method, and its answers are for whoever opens it
+        if origin is None or scope.get("method") in SAFE_METHODS or "*" in self._origins:
             return None
         if origin in self._origins or (host and urlsplit(origin).netloc.lower() == host.lower()):
             return None

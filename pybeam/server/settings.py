@@ -32,7 +32,8 @@ class Settings:
         max_connections: Connections of all clients; one beyond is closed at once.
         max_connections_per_client: Connections of one address, or of one network of IPv6 (/64). Proxies may
             have more.
-        keep_alive: Close a connection on which no request has come for this time. Let a proxy's be shorter.
+        keep_alive: Close a connection on which no request has come for this time, and a live session in which
+            nothing has. Let a proxy's be shorter.
         shutdown_timeout: After SIGTERM finish what has begun within this time, and cancel the rest.
         audit_log: File to which a line of JSON is added for each request: who asked, when, for what. Opened
             anew at SIGHUP.
@@ -49,12 +50,12 @@ class Settings:
         max_sources: Texts in one request.
         max_source_tokens: Length of a text.
         max_width: Beam width, and number of outputs, that a request may ask for.
-        max_body: Size of a request.
+        max_body: Size of a request, or of a message of a live session.
         max_bodies: Size of all requests that are being answered, but for recordings; one beyond gets 429. In
             memory they may take twenty times as much.
         max_audio: Size of a request with a recording.
         max_audio_seconds: Length of a recording. A longer one is refused when so much of it is decoded.
-        max_recordings: Recordings that are transcribed at a time; a request beyond gets 429.
+        max_recordings: Recordings and live sessions that are transcribed at a time; one beyond gets 429.
         body_timeout: Time in which a request must have come whole, and in which its answer must be read on.
         model_folders: Folder of models, which administrators may load by HTTP; may be given many times. /
             allows every folder that the server can read.

@@ -68,7 +68,7 @@ class Traced:
         self._propagator = TraceContextTextMapPropagator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pybeam.backends.inference import InferenceMode
@@ -15,7 +15,7 @@ from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.serving.answers import ServedResult
 from pybeam.serving.errors import QueueFull
-from pybeam.serving.together import together
+from pybeam.serving.together import in_order, together
 from pybeam.speech.alignment import Aligner
 from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Segment
@@ -114,22 +114,43 @@ class ServedTranscripts:
         Raises:
             Exception: what `decode` raises, or what is wrong with the recording.
         """
-        news: list[Progress] = []
-        job = recording_loop.job(0, recording, news.append)
-        answers: list[Answer] | None = None
-        is_first = True
-        while True:
-            questions = await asyncio.to_thread(_go_on, job, answers)
-            for one in news:
+        news: asyncio.Queue[Progress | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def tell(one: Progress) -> None:
+            loop.call_soon_threadsafe(news.put_nowait, one)
+
+        job = recording_loop.job(0, recording, tell)
+        work = asyncio.ensure_future(self._done(job, decode, is_first=True))
+        # behind all news
+        work.add_done_callback(lambda _: news.put_nowait(None))
+        try:
+            while (one := await news.get()) is not None:
                 if one.error is not None:
                     raise one.error
                 yield one
-            news.clear()
-            if questions is None:
-                return
-            work = [self._answer(question, decode, is_first) for question in questions]
-            answers = await together(work)
+            await work
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _done(self, job: WindowJob, decode: Decode, *, is_first: bool) -> Any:
+        """Do a job, which asks questions or has others done, and return what it returns."""
+        answers: list[Any] | None = None
+        while True:
+            asked, returned = await asyncio.to_thread(_go_on, job, answers)
+            if asked is None:
+                return returned
+            if isinstance(asked[0], Question):
+                answers = await together([self._answer(one, decode, is_first) for one in asked])
+            else:
+                # each may hold features, so few are begun at a time
+                most = self.decoder.schedule.n
+                answers = [one async for one in in_order(asked, partial(self._part, decode), most)]
             is_first = False
+
+    async def _part(self, decode: Decode, place: int, job: WindowJob) -> Any:
+        return await self._done(job, decode, is_first=place == 0)
 
     async def _answer(self, question: Question, decode: Decode, is_first: bool) -> Answer:
         request, line = self._builder.request(question)
@@ -159,11 +180,11 @@ class ServedTranscripts:
             return self._finder(*args, **options)
 
 
-def _go_on(job: WindowJob, answers: Sequence[Answer] | None) -> list[Question] | None:
-    """Let a job go on until it asks again; None: it is over."""
+def _go_on(job: WindowJob, answers: list[Any] | None) -> tuple[list[Any] | None, Any]:
+    """Let a job go on until it asks again. Returns what it asks; or None, and what it returns."""
     with InferenceMode(True):
         try:
             # the first value that a generator is sent is None
-            return job.send(answers)  # type: ignore[arg-type]
-        except StopIteration:
-            return None
+            return job.send(answers), None  # type: ignore[arg-type]
+        except StopIteration as stop:
+            return None, stop.value

@@ -174,19 +174,23 @@ def test_a_client_has_no_more_connections_than_it_may(server, http):
 
 
 @needs_proc
-def test_an_upgrade_is_not_taken_and_its_connection_is_counted_no_longer(server):
-    """More of them than a client may have connections."""
+@pytest.mark.parametrize(
+    ("path", "answer"), [(b"/health", b" 200 OK"), (b"/v1/realtime", b" 400 Bad Request")]
+)
+def test_what_would_become_a_websocket_is_counted_like_others(server, path, answer):
+    """More of them than a client may have connections. One path takes them; no model here hears windows."""
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    request = HEALTH + upgrade + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    request = HEALTH.replace(b"/health", path) + upgrade
+    request += b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 
-    def is_plain() -> bool:
+    def is_answered() -> bool:
         own = ("127.0.0.3", 0)
         with socket.create_connection(server.address, 20, source_address=own) as connection:
             connection.sendall(request)
-            return b" 200 OK" in connection.recv(1000)
+            return answer in connection.recv(1000)
 
     for _ in range(5):
-        wait_until(is_plain)
+        wait_until(is_answered)
 
 
 def test_an_answer_that_is_not_read_is_not_kept(server):

@@ -122,7 +122,7 @@ async def audio_translations(
 
 
 async def _transcribed(http: HTTPRequest, form: TranscriptionForm, calls: Calls) -> Response:
-    model = calls.pick(http, _known(form.model), takes_sound=True)
+    model = calls.pick(http, known_model(form.model), takes_sound=True)
     if form.timestamp_granularities and form.response_format != "verbose_json":
         field = "timestamp_granularities"
         raise APIError(400, f"`{field}` needs response_format=verbose_json", field)
@@ -144,7 +144,8 @@ async def _transcribed(http: HTTPRequest, form: TranscriptionForm, calls: Calls)
     return _answer(form, transcript)
 
 
-def _known(name: str | None) -> str | None:
+def known_model(name: str | None) -> str | None:
+    """Return the name of a model that a request asks for; None: any."""
     # OpenAI's clients must name a model, and many can name OpenAI's alone
     return None if name == "whisper-1" else name
 

@@ -1,0 +1,367 @@
+"""OpenAI's realtime transcription: sound in, by a WebSocket, and texts of its turns out.
+
+See https://platform.openai.com/docs/guides/realtime-transcription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import secrets
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
+from pybeam.server.auth import bearer_of, charge, check_sound
+from pybeam.server.calls import Calls
+from pybeam.server.connections import REALTIME
+from pybeam.server.endpoints.audio import known_model
+from pybeam.server.errors import APIError, content_of, from_service, refused, respond
+from pybeam.server.gates import Gate
+from pybeam.server.models import ServedModel
+from pybeam.server.realtime_events import (
+    Append,
+    Event,
+    Session,
+    SessionUpdate,
+    changed,
+    checked,
+    event_of,
+    shown_in_first_version,
+)
+from pybeam.server.schemas import Serving
+from pybeam.server.turns import CommittedTurns, DetectedTurns, Turns
+from pybeam.serving.together import together
+from pybeam.serving.transcripts import ServedTranscripts
+from pybeam.speech import SpeechStart, Utterance
+from pybeam.speech.voice_activity import RATE
+from pybeam.speech.whisper import TranscriptionOptions
+from pybeam.speech.whisper.live import RunningTranscript
+from pybeam.speech.whisper.recording_loop import RecordingLoop
+
+router = APIRouter()
+logger = logging.getLogger(__name__)
+
+# the subprotocol of browsers, which have no headers
+PROTOCOL = "realtime"
+FIRST_VERSION = "realtime=v1"
+# turns that wait for their transcripts; then no more sound is taken
+MOST_WAITING = 4
+# codes of RFC 6455: the server stops, or wants no more
+GOING_AWAY, NORMAL, FAILED = 1001, 1000, 1011
+
+
+@router.websocket(REALTIME)
+async def realtime(socket: WebSocket) -> None:
+    """Transcribe the sound of one client until it leaves."""
+    calls: Calls = socket.app.state.calls
+    with contextlib.ExitStack() as stack:
+        try:
+            intent = socket.query_params.get("intent", "transcription")
+            if intent != "transcription":
+                problem = "must be transcription, the only one here, but is another"
+                raise APIError(400, f"`intent` {problem}", "intent")
+            hearing = _hearing(socket, calls, Session())
+            stack.enter_context(calls.recordings.one())
+        except APIError as error:
+            await socket.send_denial_response(respond(REALTIME, error))
+            return
+        protocols = socket.scope.get("subprotocols", ())
+        await socket.accept(PROTOCOL if PROTOCOL in protocols else None)
+        await RealtimeSession(socket, calls, hearing).run()
+
+
+class Hearing(NamedTuple):
+    """Who transcribes turns, and what was said before them."""
+
+    model: ServedModel
+    transcripts: ServedTranscripts
+    recording_loop: RecordingLoop
+    running: RunningTranscript
+
+
+def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
+    """Return who transcribes a session, with the model that it names, or else its address.
+
+    Raises:
+        APIError: there is no such model, or it does not know the language.
+    """
+    asked = session.audio.input.transcription
+    name = known_model(asked.model or socket.query_params.get("model"))
+    model = calls.models.pick(name, takes_sound=True)
+    if model.transcripts is None:
+        problem = f"must be a Whisper model, but {model.name!r} is another"
+        raise APIError(400, f"`model` {problem}", "model")
+    if model.transcripts.sampling_rate != RATE:
+        problem = f"must hear {RATE} Hz, but {model.name!r} hears {model.transcripts.sampling_rate}"
+        raise APIError(400, f"`model` {problem}", "model")
+    options = TranscriptionOptions(
+        language=asked.language or None, initial_prompt=asked.prompt or None
+    )
+    # until the session ends
+    if model.gate not in socket.state.gates:
+        model.gate.enter(socket.scope)
+    try:
+        recording_loop = model.transcripts.recording_loop(options)
+    except ValueError as error:
+        raise refused(error) from error
+    return Hearing(model, model.transcripts, recording_loop, recording_loop.running())
+
+
+class Item(NamedTuple):
+    """A turn that waits for its transcript."""
+
+    id: str
+    utterance: Utterance
+    hearing: Hearing
+
+
+class RealtimeSession:
+    """A session: it takes events, one after the other, and meanwhile transcribes turns in their order.
+
+    Args:
+        socket: of the client, accepted.
+        calls: what endpoints share.
+        hearing: who transcribes, until the client wants another.
+    """
+
+    def __init__(self, socket: WebSocket, calls: Calls, hearing: Hearing) -> None:
+        self._socket, self._calls, self._hearing = socket, calls, hearing
+        self._gate: Gate = socket.app.state.gate
+        self._id, self._session = _new_id("sess"), Session()
+        # made when sound comes; and the seconds before it
+        self._turns: Turns | None = None
+        self._seconds = 0.0
+        self._open_id = _new_id("item")
+        self._last_id: str | None = None
+        self._items: asyncio.Queue[Item | None] = asyncio.Queue(MOST_WAITING)
+        self._num_items = 0
+        # whether a turn is being transcribed
+        self._is_busy = False
+
+    async def run(self) -> None:
+        """Go on until the client leaves, or says nothing for long, or the server stops."""
+        version = self._socket.headers.get("openai-beta") == FIRST_VERSION
+        code = NORMAL
+        try:
+            await self._send_session("created", is_first_version=version)
+            await together([self._listen(), self._transcribe()])
+            code = NORMAL if self._gate.is_open else GOING_AWAY
+        except WebSocketDisconnect:
+            return
+        except Exception as error:
+            code = FAILED
+            logger.error("a live session failed", exc_info=error)
+        # the client may have gone
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await self._socket.close(code)
+
+    async def _listen(self) -> None:
+        """Take events. The last turn is transcribed when no more are taken."""
+        closing = asyncio.ensure_future(self._gate.closing.wait())
+        try:
+            while (message := await self._next(closing)) is not None:
+                await self._take(message)
+        finally:
+            closing.cancel()
+        if self._turns is not None:
+            await self._cut(await asyncio.to_thread(self._turns.end))
+        await self._items.put(None)
+
+    async def _next(self, closing: asyncio.Future[Any]) -> dict[str, Any] | None:
+        """Wait for the next message; None: the server stops, or the client has said nothing for long."""
+        coming = asyncio.ensure_future(self._socket.receive())
+        try:
+            while not (coming.done() or closing.done()):
+                seconds = self._calls.settings.keep_alive
+                done, _ = await asyncio.wait(
+                    {coming, closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done and self._items.empty() and not self._is_busy:
+                    return None
+            if not coming.done():
+                return None
+            message = dict(coming.result())
+        finally:
+            coming.cancel()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", NORMAL))
+        return message
+
+    async def _take(self, message: dict[str, Any]) -> None:
+        """Do what an event asks. One that is wrong gets an error, and the session goes on."""
+        event_id = None
+        state, text = self._socket.scope.setdefault("state", {}), message.get("text")
+        state["request_bytes"] = state.get("request_bytes", 0) + len(text or "")
+        try:
+            content = event_of(text)
+            given = content.get("event_id")
+            event_id = given if isinstance(given, str) else None
+            await self._do(checked(content))
+        except APIError as error:
+            await self._send("error", error={**content_of(error), "event_id": event_id})
+        except (ImportError, TypeError, ValueError) as error:
+            await self._send("error", error={**content_of(refused(error)), "event_id": event_id})
+
+    async def _do(self, event: Event) -> None:
+        match event:
+            case SessionUpdate():
+                await self._update(event)
+            case Append():
+                await self._append(event)
+            case Event(type="input_audio_buffer.commit"):
+                await self._commit()
+            case Event(type="input_audio_buffer.clear"):
+                self._forget()
+                await self._send("input_audio_buffer.cleared")
+
+    async def _update(self, event: SessionUpdate) -> None:
+        session, old = changed(self._session, event), self._session.audio.input
+        new = session.audio.input
+        if new.turn_detection is not None:
+            # rules that contradict each other are refused now
+            _ = new.turn_detection.rules
+        if new.transcription != old.transcription:
+            self._hearing = _hearing(self._socket, self._calls, session)
+        if (new.format, new.turn_detection) != (old.format, old.turn_detection):
+            self._forget()
+        self._session = session
+        is_first = event.type.startswith("transcription_session")
+        await self._send_session("updated", is_first_version=is_first)
+
+    async def _append(self, event: Append) -> None:
+        check_sound(self._socket)
+        try:
+            chunk = base64.b64decode(event.audio, validate=True)
+        except ValueError:
+            raise APIError(400, "`audio` must be base64", "audio") from None
+        before = 0.0 if self._turns is None else self._turns.seconds
+        found = await asyncio.to_thread(self._heard, chunk)
+        assert self._turns is not None
+        charge(self._socket, "audio_seconds", self._turns.seconds - before)
+        await self._cut(found)
+
+    def _heard(self, chunk: bytes) -> list[SpeechStart | Utterance]:
+        if self._turns is None:
+            given = self._session.audio.input
+            how = self._seconds, given.rate, given.encoding
+            if given.turn_detection is None:
+                self._turns = CommittedTurns(*how, self._calls.settings.max_audio)
+            else:
+                self._turns = DetectedTurns(*how, given.turn_detection.rules)
+        return self._turns.more(chunk)
+
+    async def _commit(self) -> None:
+        found = [] if self._turns is None else await asyncio.to_thread(self._turns.end)
+        self._forget()
+        if not found:
+            code = "input_audio_buffer_commit_empty"
+            raise APIError(400, "there is nothing to commit in the sound that has come", code=code)
+        await self._cut(found)
+
+    def _forget(self) -> None:
+        """Begin anew with the sound that comes."""
+        self._seconds += 0.0 if self._turns is None else self._turns.seconds
+        self._turns = None
+
+    async def _cut(self, found: list[SpeechStart | Utterance]) -> None:
+        """Say what has been heard, and let turns wait for their transcripts."""
+        is_detected = self._session.audio.input.turn_detection is not None
+        for one in found:
+            if isinstance(one, SpeechStart):
+                self._open_id = _new_id("item")
+                if is_detected:
+                    await self._send(
+                        "input_audio_buffer.speech_started",
+                        audio_start_ms=round(1000 * one.start),
+                        item_id=self._open_id,
+                    )
+                continue
+            item_id, before = self._open_id, self._last_id
+            if is_detected:
+                await self._send(
+                    "input_audio_buffer.speech_stopped",
+                    audio_end_ms=round(1000 * one.end),
+                    item_id=item_id,
+                )
+            named = {"item_id": item_id, "previous_item_id": before}
+            await self._send("input_audio_buffer.committed", **named)
+            await self._send(
+                "conversation.item.added", item=_message(item_id), previous_item_id=before
+            )
+            self._last_id = item_id
+            self._num_items += 1
+            self._socket.state.log_fields = {
+                "model": self._hearing.model.name,
+                "sources": self._num_items,
+            }
+            await self._items.put(Item(item_id, one, self._hearing))
+
+    async def _transcribe(self) -> None:
+        """Transcribe turns, one after the other, since each sees what was said before."""
+        while (item := await self._items.get()) is not None:
+            self._is_busy = True
+            try:
+                await self._transcribe_one(item)
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                problem = content_of(from_service(error))
+                await self._tell(item, "failed", error=problem)
+            finally:
+                self._is_busy = False
+
+    async def _transcribe_one(self, item: Item) -> None:
+        socket, (model, transcripts, recording_loop, running) = self._socket, item.hearing
+        # each turn is a request of the key, which may have been withdrawn meanwhile
+        if self._calls.keys:
+            self._calls.keys.admit(socket.scope, bearer_of(socket.scope))
+        late = "the turn was not transcribed"
+        decode = self._calls.parts(socket, model, Serving(), late, transcripts.name)
+        recording, text = running.recording(item.utterance), ""
+        async for news in transcripts.transcribe(recording_loop, recording, decode):
+            delta = "".join(segment.text for segment in running.add(news))
+            delta = delta if text else delta.lstrip()
+            if delta:
+                text += delta
+                await self._tell(item, "delta", delta=delta)
+        seconds = item.utterance.end - item.utterance.start
+        usage = {"type": "duration", "seconds": round(seconds, 3)}
+        await self._tell(item, "completed", transcript=text.strip(), usage=usage)
+
+    async def _send_session(self, what: str, *, is_first_version: bool) -> None:
+        if is_first_version:
+            shown = {
+                "object": "realtime.transcription_session",
+                **shown_in_first_version(self._session),
+            }
+            await self._send(f"transcription_session.{what}", session={"id": self._id, **shown})
+        else:
+            shown = self._session.model_dump()
+            await self._send(f"session.{what}", session={"id": self._id, **shown})
+
+    async def _tell(self, item: Item, what: str, **fields: Any) -> None:
+        """Send what has become of the transcript of a turn."""
+        kind = f"conversation.item.input_audio_transcription.{what}"
+        await self._send(kind, item_id=item.id, content_index=0, **fields)
+
+    async def _send(self, kind: str, **fields: Any) -> None:
+        await self._socket.send_json({"type": kind, "event_id": _new_id("event"), **fields})
+
+
+def _message(item_id: str) -> dict[str, Any]:
+    content = [{"type": "input_audio", "transcript": None}]
+    return {
+        "id": item_id,
+        "object": "realtime.item",
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": content,
+    }
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(12)}"
