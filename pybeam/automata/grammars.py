@@ -121,13 +121,6 @@ class Grammar:
             raise self._given_up(own)
         return NOWHERE
 
-    def walk(self, tokens: Sequence[int]) -> State:
-        """Return where these tokens lead. Raises what `step` raises."""
-        state = self.start()
-        for token in tokens:
-            state = self.step(state, token)
-        return state
-
     def masks(self, states: Sequence[State]) -> Masks:
         """Return what may follow each of these states, which are all different.
 
@@ -142,12 +135,11 @@ class Grammar:
         if pairs:
             threads = _threads(os.getpid(), torch.get_num_threads())
             threads.unsafe_compute_mask_ptr(pairs, found.ctypes.data, words.num_bytes, len(found))
-        masks = words.masks(found, np.array([state.part for state in states]))
-        # llguidance would end an output where it gives up
-        for place in np.flatnonzero(~masks.allowed.any(1)).tolist():
-            if states[place].matcher is not None and states[place].matcher.is_error():
-                raise self._given_up(states[place].matcher)
-        return masks
+        for matcher, _ in pairs:
+            # llguidance would end an output where it gives up
+            if matcher.is_error():
+                raise self._given_up(matcher)
+        return words.masks(found, np.array([state.part for state in states]))
 
     def _given_up(self, matcher: Any) -> GrammarError:
         self.is_spent = True
