@@ -73,6 +73,11 @@ class Vocabulary:
         """The ids that add to a text."""
         return [token for token, text in enumerate(self.tokens) if text is not None]
 
+    @cached_property
+    def continuing(self) -> Vocabulary:
+        """The vocabulary of outputs that go on with a prompt: their first token has the space before it."""
+        return Vocabulary(self.tokens, self.tokens)
+
     def text(self, ids: Iterable[int]) -> bytes:
         """Return the text of an output. Raises ValueError for a control token."""
         joined, begins = b"", True

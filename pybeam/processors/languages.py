@@ -33,7 +33,9 @@ def regex(
     Args:
         pattern: a text, or one that `re.compile` has compiled.
         tokenizer: a `pybeam.Tokenizer`; one of transformers; or an object whose method `vocab()` gives the
-            text of each id as str or bytes, in a list or by id, None for EOS and other tokens without text.
+            text of each id as str or bytes, in a list or by id, None for EOS and other tokens without text;
+            or a `pybeam.automata.vocabulary.Vocabulary`. An output that goes on with a prompt keeps the space
+            before its first word: that is ``Vocabulary.of(tokenizer).continuing``.
         stage: see `pybeam.processors`.
 
     Raises:

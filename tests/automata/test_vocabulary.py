@@ -156,6 +156,9 @@ def test_a_space_that_opens_a_text_is_dropped_where_the_tokenizer_drops_it(tmp_p
         ids = [tokenizer.target_ids[one] for one in ("▁", "▁a", "▁a")]
         found[name] = Vocabulary.of(tokenizer).text(ids)
     assert found["SentencePiece"] == b"a a"
+    example = pybeam.load_tokenizer(MODEL)
+    behind = Vocabulary.of(example).continuing
+    assert behind.text(example.encode_target("a a")) == b" a a"
     assert found["Metaspace"] == b" a a"
     assert found["Metaspace that keeps"] == b"  a a"
 

@@ -18,7 +18,7 @@ from support.search_models import EOS, next_logits, random_model
 TOKENS = (None, None, b"a", "é".encode(), b"\xc3", b"\xa9", b"ab")
 TEXTS = Vocabulary(TOKENS, TOKENS)
 LINES = ["En el año 1602, Jesús lloró.", "Y dijo Dios: Sea la luz; y fué la luz."]
-PATTERN = re.compile(r"(And|The) [\w ]{1,30}[,:;] .*[.!]|\d{4}")
+PATTERN = re.compile(r"(And|The) [a-zA-Z ]{1,30}[,:;] .*[.!]|\d{4}")
 
 
 def best_of_all(model, source, pattern, most: int) -> list[tuple[float, list[int]]]:
@@ -63,7 +63,7 @@ def tokenizer():
     return pybeam.load_tokenizer(MODEL)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 def test_every_output_of_the_example_model_matches(name, model, tokenizer):
     algorithm = ALGORITHMS[name]
