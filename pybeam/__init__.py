@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from pybeam.speech.whisper.transcriber import TranscribeError as TranscribeError
     from pybeam.speech.whisper.transcriber import Transcriber as Transcriber
     from pybeam.stopping import Stop as Stop
+    from pybeam.study.exact import exact_search as exact_search
     from pybeam.tasks.loading import load as load
     from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
@@ -156,6 +157,7 @@ _HOMES = {
     "TranscriptionOptions": "speech.whisper.options",
     "adaptive_jacobi": "search.parallel",
     "diverse": "diversity",
+    "exact_search": "study.exact",
     "fixed_beam": "search.beams",
     "gauss_seidel_jacobi": "search.parallel",
     "generate": "compat.generate",

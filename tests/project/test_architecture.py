@@ -27,7 +27,7 @@ WINGS = [
     ["cli"],
     ["ray"],
     ["server", "tasks"],
-    ["compat", "corpus", "inspect", "reranking", "serving", "traffic"],
+    ["compat", "corpus", "inspect", "reranking", "serving", "study", "traffic"],
     ["hub"],
     ["catalogue", "ctc", "diversity", "export", "shortlist"],
     ["speech"],

@@ -18,7 +18,17 @@ from support.paths import ROOT
 # neither may grow: what is new is a wing, or takes something's place
 MOST_FILES, MOST_LINES = 95, 13_500
 WINGS = {"catalogue", "cli", "compat", "corpus", "ctc", "diversity", "export", "hub"}
-WINGS |= {"inspect", "ray", "reranking", "server", "serving", "shortlist", "speech", "tasks"}
+WINGS |= {
+    "inspect",
+    "ray",
+    "reranking",
+    "server",
+    "serving",
+    "shortlist",
+    "speech",
+    "study",
+    "tasks",
+}
 DECODE = """
 import json, sys, pybeam
 folder = sys.argv[1]

@@ -1,0 +1,1 @@
+"""How good a search is: the most probable output of all, beside what searches find."""
