@@ -11,7 +11,9 @@ from pybeam import backends, compat, stopping
 from pybeam.cli import main
 from pybeam.cli.options.recipes import ARGUMENTS
 from pybeam.cli.options.search import STOPS, TAKEN
+from pybeam.processors import language_model
 from pybeam.shortlist import allowed_translations
+from support.ngrams import ARPA
 from support.paths import MODEL, ROOT
 
 LINES = ["Y dijo Dios: Sea la luz; y fué la luz.", "Y el rey dijo.", "Jesús lloró."]
@@ -213,6 +215,22 @@ def test_outputs_of_a_form(records, tmp_path, capfd):
     assert "--json-schema must be JSON" in capfd.readouterr().err
     assert main(["translate", "--model", str(MODEL), "--grammar", str(tmp_path / "none")]) == 1
     assert "none" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_a_language_model(records, model, tmp_path, capfd, unit):
+    path = tmp_path / "own.arpa"
+    path.write_text(ARPA, "utf-8")
+    rule = language_model(path, TOKENIZER, weight=0.7, unit=unit)
+    search = pybeam.fixed_beam(5, scoring=NORMALISED, processors=[rule])
+    results = pybeam.Decoder(model, search).decode(TOKENIZER.encode(LINES))
+    options = ("--language-model-weight=0.7", f"--language-model-unit={unit}")
+    found = records(f"--language-model={path}", *options)
+    for record, result in zip(found, results, strict=True):
+        [theirs] = result.hypotheses
+        assert record["hypotheses"][0]["score"] == pytest.approx(theirs.score, abs=1e-3)
+    assert main(["translate", "--model", str(MODEL), options[0]]) == 2
+    assert "--language-model-weight needs --language-model FILE" in capfd.readouterr().err
 
 
 def test_alignment(records, model):

@@ -44,6 +44,7 @@ PROCESSOR_OF = {
 }
 # options whose processors have the same names, and take a tokenizer
 CONSTRAINTS = ("json_schema", "grammar", "regex")
+OF_LANGUAGE_MODEL = ("language_model_weight", "language_model_unit")
 # the least and the largest number of arguments of each rule
 RULES = {"raw": (0, 0), "power": (1, 2), "gnmt": (1, 2), "reward": (1, 2)}
 DEFAULT_LENGTH_PENALTY = 1.0
@@ -83,6 +84,8 @@ class AlgorithmOptions(
             self._check_search()
         if self.diversity_penalty is not None and self.groups is None:
             raise click.UsageError("--diversity-penalty needs --groups G")
+        if self.language_model is None:
+            refuse(self, OF_LANGUAGE_MODEL, "needs --language-model FILE")
 
     def _check_recipe(self, recipe: Recipe) -> None:
         taken = ARGUMENTS[recipe]
@@ -144,7 +147,11 @@ class AlgorithmOptions(
     @property
     def needs_tokenizer(self) -> bool:
         """Whether an option is about texts of tokens."""
-        return self.no_unk or self.recipe is not None or bool(given(self, CONSTRAINTS))
+        return (
+            self.no_unk
+            or self.recipe is not None
+            or bool(given(self, (*CONSTRAINTS, "language_model")))
+        )
 
     def build_for(
         self, directory: str, tokenizer: Tokenizer | None, more: Sequence[Processor] = ()
@@ -166,7 +173,7 @@ class AlgorithmOptions(
         return self.build(config, unk_id, more)
 
     def _constraints(self, tokenizer: Tokenizer | None) -> list[Processor]:
-        """Return what holds outputs to a form."""
+        """Return the processors that hold outputs to a form, or weigh them."""
         from pybeam import processors
 
         found = []
@@ -176,6 +183,14 @@ class AlgorithmOptions(
             text = value if name == "regex" else Path(value).read_text("utf-8")
             with as_usage_errors(flag(name)):
                 found.append(getattr(processors, name)(text, tokenizer))
+        if self.language_model is not None:
+            options = {
+                name.removeprefix("language_model_"): value
+                for name, value in given(self, OF_LANGUAGE_MODEL).items()
+            }
+            with as_usage_errors("--language-model"):
+                path = self.language_model
+                found.append(processors.language_model(path, tokenizer, **options))
         return found
 
     @staticmethod

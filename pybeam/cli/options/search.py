@@ -36,6 +36,7 @@ Algorithm = Literal[
     "hybrid-jacobi",
     "adaptive-jacobi",
 ]
+Unit = Literal["token", "word"]
 StopRule = Literal["count", "top-finished", "optimal", "end"]
 STOPS = get_args(StopRule)
 # algorithms that take an option
@@ -252,6 +253,10 @@ class Processing:
         grammar: Write nothing but texts of the grammar in this file, in llguidance's dialect of Lark. A text
             that would be cut at --max-length is not written.
         regex: Write nothing but texts that this pattern matches whole, as Python's re.fullmatch does.
+        language_model: Add the scores of this n-gram model, in ARPA's form (.gz too) or in KenLM's binary
+            form; its words are tokens, by their names in the model's files, or words of the text.
+        language_model_weight: Multiply the scores of the language model by W; 0.1 to 0.5 is usual.
+        language_model_unit: The words of the language model are tokens, or words of the text.
         without: Leave out this setting of the model's generation_config.json, such as bad_words_ids or
             min_length; may be given many times.
     """
@@ -266,6 +271,9 @@ class Processing:
     json_schema: FilePath | None = option("FILE")
     grammar: FilePath | None = option("FILE")
     regex: str | None = option("PATTERN")
+    language_model: FilePath | None = option("FILE")
+    language_model_weight: Positive | None = option("W", shows="0.3")
+    language_model_unit: Unit | None = option(shows="token")
     without: tuple[str, ...] = option("SETTING", ())
 
 
