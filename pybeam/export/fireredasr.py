@@ -34,15 +34,14 @@ MAX_SOURCE_POSITIONS = 5000
 # so many frames of zeros let every fourth frame become a position
 RIGHT_PADDING = 6
 SAMPLING_RATE = 16000
-# not part of the search: tables from a formula, the second name of a tied table, the layer of FireRedASR2
-# that finds points in time
+# not part of the search: tables from a formula, the second name of a tied table
 LEFT_OUT = (
     "encoder.positional_encoding.pe",
     "decoder.positional_encoding.pe",
     "decoder.tgt_word_prj.weight",
-    "ctc.ctc_lo.weight",
-    "ctc.ctc_lo.bias",
 )
+# the layer of FireRedASR2 that says in each frame of sound which token it is
+CTC = "ctc.ctc_lo"
 TABLE, OUTPUT_TABLE = "decoder.tgt_word_emb.weight", "decoder.tgt_word_prj.weight"
 
 
@@ -68,8 +67,8 @@ def convert_fireredasr(directory: str | os.PathLike[str], output: str | os.PathL
 
     The checkpoint is a pickle, which could run code. So torch's restricted reader opens it
     (``weights_only=True``), if beside tensors it names nothing but an `argparse.Namespace`, in which the
-    sizes are. Any other file is refused. FireRedASR2-AED has the same layout; its layer for points in time
-    is left out.
+    sizes are. Any other file is refused. FireRedASR2-AED has the same layout, and a layer of CTC beside its
+    decoder (`pybeam.models.ConformerTransformer.ctc_log_probs`).
 
     Args:
         directory: the folder with the published files.
@@ -83,7 +82,8 @@ def convert_fireredasr(directory: str | os.PathLike[str], output: str | os.PathL
     check_output(target)
     _check_files(source)
     sizes, weights = _read_checkpoint(source / CHECKPOINT)
-    tensors = _layout(sizes)
+    has_ctc = f"{CTC}.weight" in weights
+    tensors = _layout(sizes, has_ctc)
     _check_tensors(source / CHECKPOINT, weights, tensors)
     _check_dictionary(source / DICTIONARY, sizes)
     mean, inverse_deviation = normalisation(source / STATISTICS, sizes["idim"])
@@ -97,7 +97,7 @@ def convert_fireredasr(directory: str | os.PathLike[str], output: str | os.PathL
     with complete_folder(target) as unfinished:
         for name in (DICTIONARY, PIECES):
             shutil.copyfile(source / name, unfinished / name)
-        _write_json(unfinished / "config.json", _config(sizes))
+        _write_json(unfinished / "config.json", _config(sizes) | {"has_ctc": has_ctc})
         _write_json(unfinished / "preprocessor_config.json", features)
         _write_weights(unfinished / "model.safetensors", weights, tensors)
 
@@ -227,7 +227,7 @@ def _write_weights(
         writer.close()
 
 
-def _layout(sizes: Mapping[str, int]) -> Tensors:
+def _layout(sizes: Mapping[str, int], has_ctc: bool) -> Tensors:
     """Return all tensors of a network with these sizes, by their published names."""
     d, vocabulary = sizes["d_model"], sizes["odim"]
     tensors = {
@@ -242,7 +242,7 @@ def _layout(sizes: Mapping[str, int]) -> Tensors:
         tensors |= _below(f"encoder.layer_stack.{i}.", f"encoder.layers.{i}.", own)
     for i in range(sizes["n_layers_dec"]):
         tensors |= _below(f"decoder.layer_stack.{i}.", f"decoder.layers.{i}.", _decoder_layer(d))
-    return tensors
+    return tensors | (_linear(CTC, "encoder.ctc", vocabulary, d) if has_ctc else {})
 
 
 def _below(theirs: str, ours: str, tensors: Tensors) -> Tensors:

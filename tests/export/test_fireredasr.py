@@ -294,15 +294,6 @@ def test_arguments_of_another_type(published, broken, arguments):
     refused(broken, r"must have `args`, an argparse.Namespace.*has \['args', 'model_state_dict'\]")
 
 
-def test_the_layer_for_points_in_time_is_left_out(published, converted, broken):
-    replaced(broken, "model.pth.tar")
-    weights = {"ctc.ctc_lo.weight": torch.zeros(40, 24), "ctc.ctc_lo.bias": torch.zeros(40)}
-    save_checkpoint(broken, {**published[1].weights, **weights}, published[1].sizes)
-    convert_fireredasr(broken, broken.parent / "out")
-    weights = (broken.parent / "out" / "model.safetensors").read_bytes()
-    assert weights == (converted / "model.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

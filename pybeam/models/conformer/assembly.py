@@ -28,7 +28,10 @@ class ConformerAssembly(Assembly):
             position_table=self._positions("encoder"),
             layers=tuple(self._conformer_layer(name, front, kernels) for name in names),
         )
-        return ConformerTransformer(self._weights(), conformer)
+        ctc = None
+        if front.has_ctc:
+            ctc = self._linear("encoder.ctc", self.config.vocab_size, self.config.hidden_size)
+        return ConformerTransformer(self._weights(), conformer, ctc)
 
     def _encoder(self) -> Stack:
         config, heads = self.config, self.config.num_encoder_heads

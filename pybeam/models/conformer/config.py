@@ -21,6 +21,7 @@ class ConformerConfig:
     num_channels: int  # of the two convolutions over time and frequency
     kernel_size: int  # odd, of the convolution over time in every layer
     right_padding: int  # frames of zeros behind every recording
+    has_ctc: bool = False  # whether there is a layer of CTC beside the decoder
 
     def num_positions(self, num_frames: int) -> int:
         """Number of the encoder's positions for so many frames: about a quarter."""
@@ -52,7 +53,10 @@ def read_conformer(path: Path, config: dict[str, Any], size: Callable[..., int])
         num_channels=size("conv_channels"),
         kernel_size=size("conv_depthwise_kernel_size"),
         right_padding=config.get("right_padding", 0),
+        has_ctc=config.get("has_ctc", False),
     )
+    if not isinstance(shapes.has_ctc, bool):
+        raise ValueError(f"`has_ctc` in {path} must be true or false, but is {shapes.has_ctc!r}")
     if shapes.kernel_size % 2 == 0:
         raise ValueError(
             f"`conv_depthwise_kernel_size` in {path} must be odd, but is {shapes.kernel_size}"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.inference import inferring
 from pybeam.backends.transfer import to_device
 from pybeam.models.conformer.attention import RelativeAttention, distances
 from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, PlaneSubsampler
+from pybeam.models.linear import Linear
 from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.norms import Norm
+from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechSources
 
 
@@ -74,12 +78,36 @@ class ConformerTransformer(SpeechSources, Transformer):
     layers, because the conformer takes its place.
     """
 
-    def __init__(self, weights: Weights, conformer: Conformer) -> None:
+    def __init__(self, weights: Weights, conformer: Conformer, ctc: Linear | None = None) -> None:
         super().__init__(weights)
-        self.conformer = conformer
+        self.conformer, self.ctc = conformer, ctc  # ctc [V, d]; None: there is none
 
     def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """Return the encoder's states [n, d] of checked sources, one after another."""
         lengths = [self.source_length(source) for source in sources]
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
         return self.conformer(features.split([len(source) for source in sources]), lengths)
+
+    @inferring
+    def ctc_log_probs(self, source: Any) -> Tensor:
+        """Return what the layer of CTC hears, [T, V] float32 on the host: log-probabilities of the tokens.
+
+        `pybeam.ctc.prefix_scores` takes this function. The encoder's states of `SharedFeatures` are kept, and
+        are not computed again when the source is decoded.
+
+        Args:
+            source: features as `check` returns them.
+
+        Raises:
+            ValueError: the model has no such layer.
+        """
+        if self.ctc is None:
+            raise ValueError(
+                f"`source` is for a layer of CTC, such as FireRedASR2-AED has, but {self!r} has none; if the "
+                "published folder has it, convert that again"
+            )
+        shared = SharedFeatures.of(source)
+        if shared.states is None:
+            given = [shared.features]
+            shared.states = self.encoder_inputs(given, torch.arange(self.source_length(source)))
+        return self.ctc(shared.states).float().log_softmax(1).cpu()
