@@ -164,7 +164,7 @@ class Processor(ABC):
     def computed(
         self, backend: Backend, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]
     ) -> Tensor:
-        """Do what `__call__` does, in kernels of the decode's backend if there are some."""
+        """Do what `__call__` does with `logits`, `rows` and `data`, in kernels of `backend` if it can."""
         return self(logits, rows, data)
 
 

@@ -228,7 +228,7 @@ def test_the_end_at_once(model, tmp_path):
         (pybeam.jacobi(), "tokens guessed ahead"),
         (pybeam.stochastic_beam(3, 1), "samples"),
         (pybeam.fixed_beam(2, scoring=scoring.power(1.0, 0.2)), "coverage"),
-        (pybeam.greedy(processors=[processors.allowed_sequences([[5]])]), "AllowedSequences"),
+        (pybeam.greedy(processors=[processors.allowed_sequences([[5]])]), "Constraint"),
         (
             pybeam.greedy(processors=[processors.temperature(2.0), processors.temperature(3.0)]),
             "one processor at most that takes `temperature`",

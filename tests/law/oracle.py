@@ -57,7 +57,6 @@ ORACLES: dict[str, Oracle] = {
     "TopP": lambda p: (oracles.top_p, p.p),
     "MinP": lambda p: (oracles.min_p, p.p),
     "BiasedPrefix": lambda p: (oracles.biased_prefix, p.beta, p.prefix),
-    "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
     "Constraint": lambda p: (oracles.constraint, p.automaton),
     "GrammarConstraint": lambda p: (oracles.grammar, grammars.OUTPUTS[p.text]),
     "TokenLanguageModel": lambda p: (oracles.constraint, p.automaton),

@@ -44,7 +44,7 @@ def places(rng: random.Random, automata, begins, num: int):
 
 
 def shaped(row, automaton, state, room):
-    """What may follow a state, by the plain step, of every token and of EOS."""
+    """The row, with everything forbidden that may not follow a state, by the plain step."""
     out = [-math.inf] * V
     if state < 0:
         return out
