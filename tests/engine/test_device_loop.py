@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import warnings
 
@@ -25,6 +26,7 @@ from support.device_loop import (
 )
 from support.graph_memory import Replays
 from support.laws import ALGORITHMS, essence, shares, some_schedules
+from support.random_automata import KINDS, random_automaton
 from support.recipes import RECIPES
 from support.tiny_models import save_tiny_model
 
@@ -94,9 +96,13 @@ PROCESSORS = (
 )
 TRIE = processors.allowed_sequences([[i % 45, i % 7 + 3, i % 31 + 3] for i in range(3, 400)])
 
+FREE = (processors.constraint(),)
+
 
 @pytest.mark.thinned(most=1)
-@pytest.mark.parametrize("chain", [PROCESSORS, (TRIE,)], ids=["processors", "trie"])
+@pytest.mark.parametrize(
+    "chain", [PROCESSORS, (TRIE,), FREE], ids=["processors", "trie", "constraints"]
+)
 def test_processors_and_requests_of_their_own_never_wait(transformer, guard, chain):
     algorithm = pybeam.variable_beam(
         5, 2.0, n_best=2, min_length=2, max_length=15, processors=chain
@@ -108,6 +114,13 @@ def test_processors_and_requests_of_their_own_never_wait(transformer, guard, cha
     if chain is PROCESSORS:
         ids = processors.suppress_tokens([3, 4, 6, 8], stage="log_probs")
         requests.append(pybeam.Request([8, 9], processors=[processors.temperature(0.5), ids]))
+    if chain is FREE:
+        # each brings an automaton of its own, and the last ones make the pool grow
+        own = [random_automaton(i, range(3, 45), 3 + i, KINDS[i % 3]) for i in range(len(requests))]
+        requests = [
+            dataclasses.replace(request, processors=[processors.constraint(automaton)])
+            for request, automaton in zip(requests, own, strict=True)
+        ]
     workspace = Workspace(transformer, algorithm, torch_beams())
     options = dict(requests=requests, log_probs=True)
     results, _ = run(workspace, pybeam.Fifo(5), reads_late=True, **options)
