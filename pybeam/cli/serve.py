@@ -123,6 +123,8 @@ class ServeOptions:
         api_key_file: File with a key on each line; requests must then have one. So do the keys in
             PYBEAM_SERVE_API_KEYS, joined by commas.
         keys: TOML file of keys with limits, which `pybeam key` makes. Read again at SIGHUP.
+        phrases: Let requests say which phrases their outputs must contain (must_contain in a body). Steps
+            take up to 3 % longer, whoever asks.
         log_level: What to log, to stderr, as JSON. Texts are never logged.
     """
 
@@ -134,6 +136,7 @@ class ServeOptions:
     processes: Processes | None = option("N|auto")
     api_key_file: str | None = option("FILE")
     keys: str | None = option("FILE")
+    phrases: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
@@ -146,7 +149,7 @@ SERVER_OPTIONS = (
     "keys",
     *("cors_origins", "allowed_hosts", "forwarded_allow_ips", "max_connections"),
     *("max_connections_per_client", "keep_alive", "shutdown_timeout", "log_level", "audit_log"),
-    *("otlp_endpoint", "model_folders", "memory_budget", "unload_idle"),
+    *("otlp_endpoint", "model_folders", "memory_budget", "unload_idle", "phrases"),
 )
 SERVER = section(
     "Server",
@@ -256,7 +259,7 @@ def serve(**values: Any) -> int:
                 "audit": audit,
                 "sounds": sounds,
                 # engines have their threads by then
-                "loader": ModelLoader(setup.with_threads(None)),
+                "loader": ModelLoader(setup.with_threads(None), options.phrases),
             }
             return build_app(service, models, metrics, settings=settings, **more)
 
@@ -336,7 +339,7 @@ def load_models(
 
     Raises ClickException for models that cannot be read, or whose weights do not fit into the budget.
     """
-    loader = ModelLoader(setup)
+    loader = ModelLoader(setup, options.phrases)
     if budget is not None:
         check_budget(loader, directories, budget)
     models = {name: loader.load(name, directory) for name, directory in directories.items()}

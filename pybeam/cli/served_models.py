@@ -33,9 +33,15 @@ def read_directories(given: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ModelLoader:
-    """Loads models as the options of the command line say."""
+    """Loads models as the options of the command line say.
+
+    Attributes:
+        setup: the models' search and device.
+        takes_phrases: whether requests may say which phrases their outputs must contain.
+    """
 
     setup: Setup
+    takes_phrases: bool = False
 
     def num_bytes(self, directory: str) -> int:
         """Return the memory of weights on all devices. Raises ClickException if they are unfit."""
@@ -51,6 +57,7 @@ class ModelLoader:
         from pybeam.server.biases import with_biases
         from pybeam.server.grammars import with_grammars
         from pybeam.server.models import ServedModel, for_any_language, load_tokenizers
+        from pybeam.server.phrases import with_phrases
         from pybeam.serving.transcripts import ServedTranscripts
         from pybeam.speech.whisper.assets import whisper_config
 
@@ -63,6 +70,8 @@ class ModelLoader:
         if tokenizers is not None and replicas[0].device.type == "cpu":
             continues = tokenizers.reads_prompts
             algorithm = with_grammars(algorithm, tokenizer, continues=continues)
+        if self.takes_phrases:
+            algorithm = with_phrases(algorithm)
         decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
         transcripts = None
         with as_failures():

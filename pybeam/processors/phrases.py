@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError, flag
 from pybeam.automata.phrases import Spellings, phrases_automaton
-from pybeam.backends import Backend, resolve
+from pybeam.backends import Backend
 from pybeam.backends.arrays import SelectInputs
 from pybeam.backends.torch_automata import NEEDED, OTHER, TARGET, PoolArrays, edges_of
 from pybeam.contracts import EditRule, SelectOptions
@@ -86,7 +86,7 @@ class MustContain(Constraint):
             return allowed
         here = state[rows.row_slot.long(), rows.node.long()]
         number = child.index_select(0, rows.row_slot)
-        return allocated(allowed, rows, Edges.of(PoolArrays(*own[:-1]), here, number))
+        return allocated(backend, allowed, rows, Edges.of(PoolArrays(*own[:-1]), here, number))
 
 
 class Edges(NamedTuple):
@@ -118,7 +118,7 @@ class Edges(NamedTuple):
         return torch.where(is_here.any(-1), missing, self.others[row])
 
 
-def allocated(log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
+def allocated(backend: Backend, log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
     """Leave the continuations that get a place; may overwrite `log_probs` [R, V]. See `must_contain`.
 
     Rows without edges, within a prefix, or of a beam with fewer than two open places are left as they are.
@@ -127,7 +127,7 @@ def allocated(log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
     inputs = SelectInputs(*rows.inputs())
     places = inputs.width - (inputs.offset.diff() - rows.offset.diff())  # [A], less the held ones
     log_probs, (num_rows, vocab_size) = log_probs.contiguous(), log_probs.shape
-    token, parent, has_nan = _candidates(log_probs, rows, places, edges)
+    token, parent, has_nan = _candidates(backend, log_probs, rows, places, edges)
     row = (rows.offset[:-1, None] + parent).clamp(max=num_rows - 1).long()
     index = row * vocab_size + token.clamp(min=0)
     gain = log_probs.view(-1)[index].masked_fill(token < 0, -INF)
@@ -154,7 +154,7 @@ def allocated(log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
 
 
 def _candidates(
-    log_probs: Tensor, rows: Rows, places: Tensor, edges: Edges
+    backend: Backend, log_probs: Tensor, rows: Rows, places: Tensor, edges: Edges
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return tokens and parents [A, n] of continuations that compete, each once, and beams with a NaN [A].
 
@@ -167,8 +167,7 @@ def _candidates(
     of_eos = log_probs[:, eos]
     log_probs[:, eos] = -INF
     options = SelectOptions(capacity=room, normalise=False)
-    select = resolve("auto", device).select
-    best = select(log_probs, rows.score, rows.offset, places.clamp(min=0), options)
+    best = backend.select(log_probs, rows.score, rows.offset, places.clamp(min=0), options)
     first = log_probs.argmax(1, keepdim=True).to(INT)
     log_probs[:, eos] = of_eos
     nearer = torch.where(edges.missing < edges.before[:, None], edges.token, -1)  # [R, M]
@@ -227,7 +226,7 @@ def must_contain(
     that complete all phrases. In each step these continuations compete: the best K of all rows, the best of
     each row, all behind which fewer tokens are missing than before, and EOS. First the best of each bank gets
     a place, from the fewest missing tokens on, then the second best of each, until all places are taken. EOS
-    needs one, but takes none from those that go on. What has none gets -inf. Pruning and the finishing rule
+    needs one, but takes none from those that go on. All others get -inf. Pruning and the finishing rule
     see the rest.
 
     Where there is one open place there is nothing to allocate, and so in searches that sample or guess: there
@@ -260,7 +259,7 @@ def must_contain(
 
 
 class Encoder(Protocol):
-    """What phrases need of a tokenizer."""
+    """The part of a tokenizer that phrases need."""
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target ids of a text, without tags and EOS."""

@@ -30,6 +30,7 @@ from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.model_manager import ModelManager
 from pybeam.server.models import ServedModel, ServedModels
+from pybeam.server.phrases import phrases_of
 from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
@@ -129,6 +130,7 @@ class Calls:
         """
         self.check_width(width=body.width, n_best=body.n_best)
         constraints = await self.grammars.constraints(model, body.grammar)
+        constraints += await phrases_of(model, body.must_contain)
         return body.overrides(model.decoder.algorithm, constraints)
 
     async def decode(

@@ -18,6 +18,7 @@ from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.errors import APIError, refused
 from pybeam.server.grammars import Asked, asked
+from pybeam.server.phrases import LONGEST_PHRASE, MOST_PHRASES
 from pybeam.speech.whisper.timestamps import whisper_timestamps
 
 # of values that are written again; pydantic writes some 250 lists in each other, and Python some 1000
@@ -66,7 +67,14 @@ NEUTRAL = {"temperature": (0, 1), "top_k": (0,), "top_p": (1,), "min_p": (0,)}
 # processors with arguments that JSON has not
 NOT_IN_JSON = {"Processor", "allowed_tokens", "constraint", "from_function", "gumbel"}
 # and those of tokenizers and of files, for which bodies have fields of their own, or none
-NOT_IN_JSON |= {"grammar", "json_schema", "language_model", "regex"}
+NOT_IN_JSON |= {"grammar", "json_schema", "language_model", "must_contain", "regex"}
+
+
+# each of at most 256 characters
+Phrases = Annotated[
+    Listed[Annotated[Text, Field(min_length=1, max_length=LONGEST_PHRASE)]],
+    Field(max_length=MOST_PHRASES),
+]
 
 
 class Body(BaseModel):
@@ -253,6 +261,9 @@ class Search(Ranked, Sampling):
     structured_outputs: StructuredOutputs | None = Field(
         default=None, description="Nothing but outputs of this form."
     )
+    must_contain: Phrases | None = Field(
+        default=None, description="Phrases that every output contains, in any order."
+    )
 
     @property
     def grammar(self) -> Asked | None:
@@ -263,7 +274,7 @@ class Search(Ranked, Sampling):
     def overrides(self, algorithm: Algorithm, constraints: Constraints) -> dict[str, Any]:
         """Return the options of a `pybeam.Request` that are asked for. Raises APIError if one is wrong.
 
-        `constraints` follow from `grammar`.
+        `constraints` follow from `grammar` and `must_contain`.
         """
         found = {name: getattr(self, name) for name in OVERRIDES}
         if isinstance(self.max_length, SourceLimit):
