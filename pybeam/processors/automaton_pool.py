@@ -86,8 +86,8 @@ class AutomatonPool:
             self._used.pop(slot, None)
         self._used.update(zip(slots, automata, strict=True))
         starts = [self._find(automaton).state + automaton.start for automaton in automata]
-        slot = to_device(slots, torch.long, self._device)
-        self.line[slot] = to_device(starts, torch.int32, self._device)
+        place = to_device(slots, torch.long, self._device)
+        self.line[place] = to_device(starts, torch.int32, self._device)
 
     def _find(self, automaton: Automaton) -> Place:
         known = self._places.get(id(automaton))

@@ -169,14 +169,18 @@ def exact_search(
     if max_expansions is not None:
         whole("max_expansions", max_expansions, 1)
     bounded = Bounded(width=width)
-    lengths = {"max_length": max_length, "min_length": min_length}
-    algorithm = optimal_beam(width, processors=[bounded], **lengths)
+    first = optimal_beam(FIRST_WIDTH, min_length=min_length, max_length=max_length)
+    algorithm = dataclasses.replace(first, width=width, processors=(bounded,))
     decoder = Decoder(model, algorithm, Fifo(together))
     requests = [Request.of(source) for source in sources]
-    first = Decoder(model, optimal_beam(FIRST_WIDTH, **lengths)).decode(requests)
+    found = Decoder(model, first).decode(requests)
     searches = [
-        _Search(dataclasses.replace(request, source_id=_source_id(request, i)), result, lengths)
-        for i, (request, result) in enumerate(zip(requests, first, strict=True))
+        _Search(
+            dataclasses.replace(request, source_id=_source_id(request, i)),
+            result,
+            (min_length, max_length),
+        )
+        for i, (request, result) in enumerate(zip(requests, found, strict=True))
     ]
     most = INF if max_expansions is None else max_expansions
     while unfinished := [search for search in searches if search.goes_on(most)]:
@@ -203,7 +207,7 @@ def _source_id(request: Request, place: int) -> int:
 class _Search:
     """One source: the best output so far, and the beginnings that are still to be looked at."""
 
-    def __init__(self, request: Request, first: Result, lengths: dict[str, int]) -> None:
+    def __init__(self, request: Request, first: Result, lengths: tuple[int, int]) -> None:
         self._request, self._lengths = request, lengths
         self._best: Node | None = None
         self._open = [Node((), 0.0)]
@@ -232,13 +236,13 @@ class _Search:
 
     def request(self, node: Node, bounded: Bounded) -> Request:
         """The search for what is more probable than the best output, and begins so."""
-        size = len(node.tokens)
+        (shortest, longest), size = self._lengths, len(node.tokens)
         bounded = dataclasses.replace(bounded, bound=self._bound - node.log_prob)
         return dataclasses.replace(
             self._request,
             prefix=(*self._prefix, *node.tokens),
-            max_length=self._lengths["max_length"] - size,
-            min_length=max(self._lengths["min_length"] - size, 0),
+            max_length=longest - size,
+            min_length=max(shortest - size, 0),
             processors=[bounded],
         )
 
