@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import json
 import threading
 import weakref
 from functools import cache
@@ -13,6 +15,7 @@ import pytest
 
 import pybeam
 from pybeam.server import model_manager
+from pybeam.server.audit import AuditLog
 from pybeam.server.auth import Keys
 from pybeam.server.calls import Calls
 from pybeam.server.key_file import table_of
@@ -161,6 +164,22 @@ def test_a_model_comes_is_swapped_and_goes(administered):
         assert (await http.get(LIST)).json()["available"] == ["w1", "w2", "w3"]
 
     administered(test)
+
+
+def test_the_audit_log_says_who_loaded_what(administered, tmp_path):
+    path = tmp_path / "audit.jsonl"
+
+    async def test(http):
+        await ask(http, LOAD, name="w1")
+        await ask(http, UNLOAD, name="w1")
+        await ask(http, LOAD, 403, name="w1", path="..")
+
+    with contextlib.closing(AuditLog(str(path))) as audit:
+        administered(test, audit=audit)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    said = [[one[field] for field in ("key", "path", "model", "status")] for one in lines]
+    whole = [(LOAD, 200), (UNLOAD, 200), (LOAD, 403)]
+    assert said == [["boss", url, "w1", status] for url, status in whole]
 
 
 def test_loads_of_one_name_are_one_and_go_on_without_their_client(administered):

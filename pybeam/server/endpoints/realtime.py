@@ -319,7 +319,7 @@ class RealtimeSession:
         if self._calls.keys:
             self._calls.keys.admit(socket.scope, bearer_of(socket.scope))
         late = "the turn was not transcribed"
-        decode = self._calls.parts(socket, model, Serving(), late, transcripts.name)
+        decode = self._calls.parts(socket, model, Serving(), late, transcripts.decoder)
         recording, text = running.recording(item.utterance), ""
         async for news in transcripts.transcribe(recording_loop, recording, decode):
             delta = "".join(segment.text for segment in running.add(news))
