@@ -62,7 +62,7 @@ def logits_of(num: int) -> torch.Tensor:
     return (16 * torch.randn(num, V + 3)).round()[:, 1 : V + 1] / 8
 
 
-def rows_of(seed: int, automata, num: int = 60):
+def rows_of(seed: int, automata, num: int = 20):
     rng = random.Random(seed)
     pool, begins = pool_of(automata)
     rows = places(rng, automata, begins, num)
@@ -98,7 +98,7 @@ def check_walk(name):
     line = ints(
         b + a.start if i % 4 else 0 for i, (a, b) in enumerate(zip(AUTOMATA, begins, strict=True))
     )
-    for _ in range(6):
+    for _ in range(3):
         before = [rng.randrange(-1, automaton.num_states) for automaton in AUTOMATA]
         state = torch.full((num_slots, 2), 10**9, dtype=torch.int32)
         # nobody reads the states of those that start where everything is allowed
