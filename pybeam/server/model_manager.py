@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from click import ClickException
+
 from pybeam.decoder import Decoder
-from pybeam.server.errors import APIError
+from pybeam.server.errors import APIError, from_service
 from pybeam.server.gates import POLL_SECONDS
 from pybeam.server.loading import Loader, Loading, ModelFolders, in_thread, in_words
 from pybeam.server.models import ServedModel, ServedModels
@@ -200,9 +202,9 @@ class ModelManager:
         """Load a model and put it in its place. Returns why that failed, after which all is as before."""
         try:
             model = await self._read(known, loading)
-        # whatever is wrong with the files
+        # whatever is wrong
         except Exception as error:
-            problem = error if isinstance(error, APIError) else APIError(422, str(error), "path")
+            problem = _problem_of(error)
             logger.error("model %r is not loaded: %s", known.name, problem.message)
             known.loading, known.error = None, problem.message
             return problem
@@ -287,6 +289,17 @@ class ModelManager:
             # the server may have stopped meanwhile
             with contextlib.suppress(ServiceClosed):
                 self._service.unload(decoders[0], timeout=0)
+
+
+def _problem_of(error: Exception) -> APIError:
+    """Return the answer to whoever wants a model that cannot be loaded."""
+    # of files that are unfit or missing; the command line has its own
+    if isinstance(error, (ClickException, ImportError, OSError, TypeError, ValueError)):
+        return APIError(422, str(error), "path")
+    if isinstance(error, (APIError, ServiceClosed)):
+        return from_service(error)
+    logger.error("a model failed to load", exc_info=error)
+    return APIError(500, f"{type(error).__name__} while loading; the server's log has more")
 
 
 def _decoders_of(model: ServedModel) -> dict[str, Sequence[Decoder]]:

@@ -55,6 +55,8 @@ class Folders:
     def load(self, name: str, directory: str) -> ServedModel:
         self.loaded.append(name)
         assert self.may_go_on.wait(10)
+        if name == "huge":
+            raise MemoryError
         width = int((Path(directory) / "width").read_text())
         return made(name, width)
 
@@ -226,6 +228,8 @@ def test_a_load_that_fails_leaves_all_as_before(administered):
         assert (state["first"]["state"], "width" in state["first"]["error"]) == ("ready", True)
         assert (await ask(http, "/v1/translations", text=LINES[0]))["model"] == "first"
         assert (await ask(http, LOAD, name="new", path="w1"))["error"] is None
+        found = await ask(http, LOAD, 500, name="huge", path="w1")
+        assert found["error"]["message"].startswith("MemoryError while loading")
         await ask(http, LOAD, 422, name="other", path="bad")
         assert (await ask(http, UNLOAD, name="other"))["state"] == "unloaded"
         assert "other" not in await listed(http)
