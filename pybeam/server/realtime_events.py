@@ -98,8 +98,7 @@ class Session(Body):
 
     type: Literal["transcription"] = "transcription"
     audio: Audio = Audio()
-    # Whisper's windows have none
-    include: list[str] = Field(default=[], max_length=0)
+    include: list[Literal["item.input_audio_transcription.logprobs"]] = Field(default=[])
 
 
 class Event(Body):

@@ -182,6 +182,23 @@ def test_an_event_that_is_wrong_costs_nothing_else(client):
         assert until(socket, COMPLETED)
 
 
+def test_log_probabilities_of_tokens(client, served):
+    with session(client, **MANUAL) as socket:
+        wanted = ["item.input_audio_transcription.logprobs"]
+        asked = {"type": "transcription", "include": wanted}
+        socket.send_json({"type": "session.update", "session": asked})
+        assert socket.receive_json()["session"]["include"] == wanted
+        socket.send_json(append(WHOLE[:30000]))
+        socket.send_json({"type": "input_audio_buffer.commit"})
+        *others, last = until(socket, COMPLETED)
+        parts = [one for event in others for one in event.get("logprobs", ())]
+        assert (
+            parts == last["logprobs"]
+            and "".join(one["token"] for one in parts) == last["transcript"]
+        )
+        assert all(one["logprob"] < 0 for one in parts)
+
+
 def test_an_update_changes_what_it_names(client):
     with session(client, turn_detection={"type": "server_vad", "threshold": 0.7}) as socket:
         changes = {"format": {"type": "audio/pcma"}, "turn_detection": {"silence_duration_ms": 300}}

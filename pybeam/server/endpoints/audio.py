@@ -130,7 +130,7 @@ async def _transcribed(http: HTTPRequest, form: TranscriptionForm, calls: Calls)
         raise APIError(400, "`include` needs response_format=json", "include")
     if model.transcripts is None:
         return await _one_source(http, form, calls, model)
-    log_probs = _LogProbs(model, model.transcripts) if form.include else None
+    log_probs = SegmentLogProbs(model, model.transcripts) if form.include else None
     http.state.log_fields = {"model": model.name, "sources": 1}
     news = _news(http, form, calls, model, model.transcripts)
     if form.stream:
@@ -301,7 +301,7 @@ def _event(kind: str, data: dict[str, Any], log_probs: list[dict[str, Any]] | No
     return event_of({"type": f"transcript.text.{kind}", **data, **more})
 
 
-class _LogProbs:
+class SegmentLogProbs:
     """Write the log-probabilities of the tokens of segments."""
 
     def __init__(self, model: ServedModel, transcripts: ServedTranscripts) -> None:
@@ -315,7 +315,7 @@ class _LogProbs:
 class _NewsWriter:
     """Write the text of each window as it is ready; `log_probs` write those of its tokens, too."""
 
-    def __init__(self, log_probs: _LogProbs | None) -> None:
+    def __init__(self, log_probs: SegmentLogProbs | None) -> None:
         self._log_probs, self._has_begun = log_probs, False
 
     def __call__(self, news: Progress) -> Iterator[str]:

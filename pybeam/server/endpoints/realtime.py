@@ -17,7 +17,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pybeam.server.auth import bearer_of, charge, check_sound
 from pybeam.server.calls import Calls
 from pybeam.server.connections import REALTIME
-from pybeam.server.endpoints.audio import known_model
+from pybeam.server.endpoints.audio import SegmentLogProbs, known_model
 from pybeam.server.errors import APIError, content_of, from_service, refused, respond
 from pybeam.server.gates import Gate
 from pybeam.server.models import ServedModel
@@ -80,6 +80,7 @@ class Hearing(NamedTuple):
     transcripts: ServedTranscripts
     recording_loop: RecordingLoop
     running: RunningTranscript
+    log_probs: SegmentLogProbs | None
 
 
 def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
@@ -107,7 +108,8 @@ def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
         recording_loop = model.transcripts.recording_loop(options)
     except ValueError as error:
         raise refused(error) from error
-    return Hearing(model, model.transcripts, recording_loop, recording_loop.running())
+    log_probs = SegmentLogProbs(model, model.transcripts) if session.include else None
+    return Hearing(model, model.transcripts, recording_loop, recording_loop.running(), log_probs)
 
 
 class Item(NamedTuple):
@@ -223,7 +225,8 @@ class RealtimeSession:
         if new.turn_detection is not None:
             # rules that contradict each other are refused now
             _ = new.turn_detection.rules
-        if new.transcription != old.transcription:
+        asked = new.transcription, session.include
+        if asked != (old.transcription, self._session.include):
             self._hearing = _hearing(self._socket, self._calls, session)
         if (new.format, new.turn_detection) != (old.format, old.turn_detection):
             self._forget()
@@ -314,22 +317,30 @@ class RealtimeSession:
                 self._is_busy = False
 
     async def _transcribe_one(self, item: Item) -> None:
-        socket, (model, transcripts, recording_loop, running) = self._socket, item.hearing
+        socket, hearing = self._socket, item.hearing
         # each turn is a request of the key, which may have been withdrawn meanwhile
         if self._calls.keys:
             self._calls.keys.admit(socket.scope, bearer_of(socket.scope))
         late = "the turn was not transcribed"
-        decode = self._calls.parts(socket, model, Serving(), late, transcripts.decoder)
-        recording, text = running.recording(item.utterance), ""
-        async for news in transcripts.transcribe(recording_loop, recording, decode):
-            delta = "".join(segment.text for segment in running.add(news))
+        decoder = hearing.transcripts.decoder
+        decode = self._calls.parts(socket, hearing.model, Serving(), late, decoder)
+        recording = hearing.running.recording(item.utterance)
+        text, log_probs = "", list[dict[str, Any]]()
+        coming = hearing.transcripts.transcribe(hearing.recording_loop, recording, decode)
+        async for news in coming:
+            segments = hearing.running.add(news)
+            delta = "".join(segment.text for segment in segments)
             delta = delta if text else delta.lstrip()
-            if delta:
-                text += delta
-                await self._tell(item, "delta", delta=delta)
+            if not delta:
+                continue
+            own = None if hearing.log_probs is None else hearing.log_probs(segments)
+            text += delta
+            log_probs += own or []
+            await self._tell(item, "delta", delta=delta, **_with_log_probs(own))
         seconds = item.utterance.end - item.utterance.start
         usage = {"type": "duration", "seconds": round(seconds, 3)}
-        await self._tell(item, "completed", transcript=text.strip(), usage=usage)
+        more = _with_log_probs(None if hearing.log_probs is None else log_probs)
+        await self._tell(item, "completed", transcript=text.strip(), usage=usage, **more)
 
     async def _send_session(self, what: str, *, is_first_version: bool) -> None:
         if is_first_version:
@@ -349,6 +360,10 @@ class RealtimeSession:
 
     async def _send(self, kind: str, **fields: Any) -> None:
         await self._socket.send_json({"type": kind, "event_id": _new_id("event"), **fields})
+
+
+def _with_log_probs(log_probs: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {} if log_probs is None else {"logprobs": log_probs}
 
 
 def _message(item_id: str) -> dict[str, Any]:
