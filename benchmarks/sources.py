@@ -42,6 +42,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "shortlist": (*SEARCH, "pybeam/shortlist"),
     "speech": (*SEARCH, "pybeam/speech"),
     "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
+    "terminology": (*SEARCH, "pybeam/automata"),
     "transcription": (*SEARCH, "pybeam/speech"),
     "translate": SEARCH,
     "triton-code": ("triton_kernels",),

@@ -44,7 +44,7 @@ SEARCHES = {
 }
 # these answers and records of the server say when they were made
 TOLD_TO_PEOPLE = {
-    *("pybeam/server/app.py", "pybeam/server/chunks.py", "pybeam/server/logs.py"),
+    *("pybeam/server/chunks.py", "pybeam/server/logs.py", "pybeam/server/models.py"),
     "pybeam/server/quotas.py",  # a day ends at midnight; where a clock is put back no bucket drains
     "pybeam/text/chat.py",  # templates may name the day
 }

@@ -29,7 +29,7 @@ class Guard(Enum):
 
 
 class Ahead(Enum):
-    """What a guard has promised of the rest of the text."""
+    """The promise of a guard about the rest of the text."""
 
     ANYTHING = auto()
     NEWLINE = auto()
