@@ -125,6 +125,9 @@ class ServeOptions:
         keys: TOML file of keys with limits, which `pybeam key` makes. Read again at SIGHUP.
         phrases: Let requests say which phrases their outputs must contain (must_contain in a body). Steps
             take up to 3 % longer, whoever asks.
+        structured_outputs: Whether requests may hold outputs to JSON, patterns, choices and grammars
+            (response_format or structured_outputs in a body). On a GPU steps are then not captured, which
+            takes longer, whoever asks.
         log_level: What to log, to stderr, as JSON. Texts are never logged.
     """
 
@@ -137,11 +140,18 @@ class ServeOptions:
     api_key_file: str | None = option("FILE")
     keys: str | None = option("FILE")
     phrases: bool = False
+    structured_outputs: bool | None = option(
+        flag="--structured-outputs/--no-structured-outputs", shows="if the models are on a CPU"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
         if self.engines is not None and self.processes is not None:
             raise click.UsageError("give either --engines or --processes, not both")
+
+    def loader(self, setup: Setup) -> ModelLoader:
+        """Return what loads models as these options say."""
+        return ModelLoader(setup, self.phrases, self.structured_outputs)
 
 
 SERVER_OPTIONS = (
@@ -150,6 +160,7 @@ SERVER_OPTIONS = (
     *("cors_origins", "allowed_hosts", "forwarded_allow_ips", "max_connections"),
     *("max_connections_per_client", "keep_alive", "shutdown_timeout", "log_level", "audit_log"),
     *("otlp_endpoint", "model_folders", "memory_budget", "unload_idle", "phrases"),
+    "structured_outputs",
 )
 SERVER = section(
     "Server",
@@ -259,7 +270,7 @@ def serve(**values: Any) -> int:
                 "audit": audit,
                 "sounds": sounds,
                 # engines have their threads by then
-                "loader": ModelLoader(setup.with_threads(None), options.phrases),
+                "loader": options.loader(setup.with_threads(None)),
             }
             return build_app(service, models, metrics, settings=settings, **more)
 
@@ -339,7 +350,7 @@ def load_models(
 
     Raises ClickException for models that cannot be read, or whose weights do not fit into the budget.
     """
-    loader = ModelLoader(setup, options.phrases)
+    loader = options.loader(setup)
     if budget is not None:
         check_budget(loader, directories, budget)
     models = {name: loader.load(name, directory) for name, directory in directories.items()}

@@ -38,10 +38,12 @@ class ModelLoader:
     Attributes:
         setup: the models' search and device.
         takes_phrases: whether requests may say which phrases their outputs must contain.
+        takes_grammars: whether they may hold outputs to a form; None: on a CPU.
     """
 
     setup: Setup
     takes_phrases: bool = False
+    takes_grammars: bool | None = None
 
     def num_bytes(self, directory: str) -> int:
         """Return the memory of weights on all devices. Raises ClickException if they are unfit."""
@@ -67,7 +69,10 @@ class ModelLoader:
             tokenizers = load_tokenizers(setup.first_dir)
             tokenizer = for_any_language(tokenizers)
         algorithm = with_biases(setup.build_algorithm(tokenizer))
-        if tokenizers is not None and replicas[0].device.type == "cpu":
+        takes_grammars = self.takes_grammars
+        if takes_grammars is None:
+            takes_grammars = replicas[0].device.type == "cpu"
+        if tokenizers is not None and takes_grammars:
             continues = tokenizers.reads_prompts
             algorithm = with_grammars(algorithm, tokenizer, continues=continues)
         if self.takes_phrases:

@@ -125,8 +125,9 @@ class Grammars:
         field = wish.field
         if own is None:
             problem = (
-                "must be left out: the server holds outputs to grammars if llguidance is installed, its "
-                "model computes on a CPU and has a tokenizer, and its search has no shortlist or catalogue"
+                "must be left out: the server holds outputs to a form if llguidance is installed, its model "
+                "has a tokenizer and computes on a CPU, or the server has --structured-outputs, and its "
+                "search has no shortlist"
             )
             raise APIError(400, f"`{field}` {problem}", field)
         if len(wish.text) > LARGEST:

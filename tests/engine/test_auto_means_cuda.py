@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pybeam
+from law.grammars import LETTERS, NESTED
 from pybeam import processors
 from pybeam.backends.waiting import NoWaiting, Waits
 from pybeam.catalogue import allowed_items
@@ -45,6 +46,9 @@ SEARCHES = {
     **RECIPES,
     "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=CHAIN),
     "sample": pybeam.sample(2, top_k=30, top_p=0.9, min_p=0.01, max_length=9),
+    "grammar": pybeam.fixed_beam(
+        4, n_best=4, max_length=9, processors=[processors.grammar(NESTED, LETTERS)]
+    ),
     "items": pybeam.fixed_beam(4, max_length=9, processors=(allowed_items(ITEMS),)),
     "diverse": pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5),
 }
