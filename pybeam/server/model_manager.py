@@ -73,6 +73,10 @@ class ModelManager:
         models: from which requests are given theirs.
         loader: reads models; None: none can be loaded.
         settings: of the server.
+
+    Attributes:
+        budget: bytes that all weights may take; None: no limit.
+        is_loading: whether a thread reads a model, which goes on when the event loop has ended.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class ModelManager:
         self._leaving: list[Managed] = []
         # of files
         self._reads = asyncio.Lock()
+        self.is_loading = False
 
     @property
     def all(self) -> list[Managed]:
@@ -114,11 +119,6 @@ class ModelManager:
         """The memory of all weights that are here or on their way."""
         coming = (one.loading.num_bytes for one in self.all if one.loading is not None)
         return sum(one.num_bytes for one in self.all) + sum(coming)
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether a thread reads a model."""
-        return self._reads.locked()
 
     def load(self, name: str, path: str | None = None) -> Managed:
         """Begin to load a model, unless it is here or on its way.
@@ -225,14 +225,18 @@ class ModelManager:
         await self._make_room(known, loading, num_bytes)
 
         def read() -> ServedModel:
-            loading.begin_to_read(num_bytes)
-            model = loader.load(known.name, directory)
-            loading.phase = "warming up"
-            self._service.load(_decoders_of(model))
-            return model
+            try:
+                loading.begin_to_read(num_bytes)
+                model = loader.load(known.name, directory)
+                loading.phase = "warming up"
+                self._service.load(_decoders_of(model))
+                return model
+            finally:
+                self.is_loading = False
 
         # two at a time would share the disk
         async with self._reads:
+            self.is_loading = True
             return await in_thread(read)
 
     async def _make_room(self, known: Managed, loading: Loading, num_bytes: int) -> None:
