@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from pybeam.server.errors import APIError
 from pybeam.speech import (
@@ -53,27 +52,28 @@ class CommittedTurns:
 
     def __init__(self, start: float, rate: int, encoding: Encoding, most: int) -> None:
         self._start, self._sound = start, RawSound(RATE, rate, encoding)
-        self._most, self._num_samples = most // BYTES_PER_SAMPLE, 0
-        self._held: list[Tensor] = []
+        self._most = most // BYTES_PER_SAMPLE
+        # in one piece, since chunks may be tiny
+        self._held = bytearray()
 
     @property
     def seconds(self) -> float:
-        return self._num_samples / RATE
+        return len(self._held) / BYTES_PER_SAMPLE / RATE
 
     def more(self, chunk: bytes) -> list[SpeechStart | Utterance]:
         """Hold the next chunk. Raises APIError if that is too much, and drops the chunk."""
         samples = self._sound.more(chunk)
-        if self._num_samples + len(samples) > self._most:
+        if len(self._held) // BYTES_PER_SAMPLE + len(samples) > self._most:
             problem = f"must wait for a commit: {self._most // RATE} seconds of sound are held"
             raise APIError(400, f"`audio` {problem}", "audio")
-        self._held.append(samples)
-        self._num_samples += len(samples)
+        self._held += samples.numpy().tobytes()
         return []
 
     def end(self) -> list[SpeechStart | Utterance]:
-        samples = torch.cat([*self._held, self._sound.end()])
-        if not len(samples):
+        self._held += self._sound.end().numpy().tobytes()
+        if not self._held:
             return []
+        samples = torch.frombuffer(self._held, dtype=torch.float32)
         end = self._start + len(samples) / RATE
         return [SpeechStart(self._start), Utterance(self._start, end, samples)]
 

@@ -63,7 +63,7 @@ async def realtime(socket: WebSocket) -> None:
             if intent != "transcription":
                 problem = "must be transcription, the only one here, but is another"
                 raise APIError(400, f"`intent` {problem}", "intent")
-            hearing = _hearing(socket, calls, Session())
+            hearing = await _hearing(socket, calls, Session())
             stack.enter_context(calls.recordings.one())
         except APIError as error:
             await socket.send_denial_response(respond(REALTIME, error))
@@ -83,7 +83,7 @@ class Hearing(NamedTuple):
     log_probs: SegmentLogProbs | None
 
 
-def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
+async def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
     """Return who transcribes a session, with the model that it names, or else its address.
 
     Raises:
@@ -105,7 +105,8 @@ def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
     if model.gate not in socket.state.gates:
         model.gate.enter(socket.scope)
     try:
-        recording_loop = model.transcripts.recording_loop(options)
+        # a prompt may be long
+        recording_loop = await asyncio.to_thread(model.transcripts.recording_loop, options)
     except ValueError as error:
         raise refused(error) from error
     log_probs = SegmentLogProbs(model, model.transcripts) if session.include else None
@@ -227,7 +228,7 @@ class RealtimeSession:
             _ = new.turn_detection.rules
         asked = new.transcription, session.include
         if asked != (old.transcription, self._session.include):
-            self._hearing = _hearing(self._socket, self._calls, session)
+            self._hearing = await _hearing(self._socket, self._calls, session)
         if (new.format, new.turn_detection) != (old.format, old.turn_detection):
             self._forget()
         self._session = session
