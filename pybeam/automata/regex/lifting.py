@@ -9,17 +9,17 @@ import numpy as np
 
 from pybeam.automata.automaton import INF, NEVER, NOWHERE, Automaton
 from pybeam.automata.regex.character_automaton import CharacterAutomaton
-from pybeam.automata.regex.spellings import Spellings, Texts
+from pybeam.automata.regex.spellings import Spellings, Texts, ranges
 from pybeam.automata.regex.utf8 import BROKEN, CONTINUED, ROOT, Utf8
 from pybeam.automata.vocabulary import Vocabulary
 
 MAX_STATES, MAX_EDGES = 200_000, 2**26
-# of pairs of states and tokens that are looked at together
+# of states and spellings that are looked at together
 MOST_PAIRS = 2**22
 UNKNOWN = -2
 START = 0
 # a pair that is none: of an output that has no text yet
-STILL_START = -2
+STILL_START = -1
 
 
 def lift(characters: CharacterAutomaton, vocabulary: Vocabulary) -> Automaton:
@@ -37,11 +37,13 @@ def lift(characters: CharacterAutomaton, vocabulary: Vocabulary) -> Automaton:
 
 
 class Batch(NamedTuple):
-    """States that read the same spellings, and where these lead."""
+    """States that read the same spellings, and the ways from them."""
 
     spellings: Spellings
     states: np.ndarray  # [m], numbers
-    target: np.ndarray  # [m, k] int32, numbers; -1: nowhere
+    begin: np.ndarray  # [e], which of the states each way begins in
+    spelling: np.ndarray  # [e], what is read on it
+    target: np.ndarray  # [e], the number of the state behind it
 
 
 class _Search:
@@ -61,8 +63,7 @@ class _Search:
         self._utf8 = Utf8.of(characters.class_of)
         self._node = _nodes_that_matter(self._target, self._utf8)
         self._width = len(self._utf8.node)
-        self._number = np.full((num + 1) * self._width + 2, UNKNOWN, dtype=np.int32)
-        self._number[num * self._width :] = NOWHERE
+        self._number = np.full(num * self._width + 1, UNKNOWN, dtype=np.int32)
         self._number[STILL_START] = START
         self._num_edges = 0
         self._todo: dict[int, list[np.ndarray]] = defaultdict(list)
@@ -89,18 +90,17 @@ class _Search:
 
     def _read(self, spellings: Spellings, states: np.ndarray, numbers: np.ndarray) -> None:
         """Note where the spellings lead from states of characters with these numbers."""
-        behind = spellings.walk(self._target, states)
-        node = self._node[behind, spellings.node[:, None]]
+        begin, spelling, behind = spellings.walk(self._target, states)
+        node = self._node[behind, spellings.node[spelling]]
         pairs = behind.astype(np.int64) * self._width + node
-        # a pair of the state that is nowhere
-        pairs[node == BROKEN] = NOWHERE
         stays = self._vocabulary.skips & (spellings.place == 0) & (spellings.node == ROOT)
-        pairs[stays] = STILL_START
+        pairs[stays[spelling]] = STILL_START
+        leads = node != BROKEN
+        begin, spelling, pairs = begin[leads], spelling[leads], pairs[leads]
         self._add(np.unique(pairs[self._number[pairs] == UNKNOWN]))
-        target = self._number[pairs].T
-        self._num_edges += int((target != NOWHERE).astype(np.int64).sum(0) @ spellings.sizes)
+        self._num_edges += int(spellings.sizes[spelling].sum())
         self._check_size()
-        self.batches.append(Batch(spellings, numbers, target))
+        self.batches.append(Batch(spellings, numbers, begin, spelling, self._number[pairs]))
 
     def _add(self, pairs: np.ndarray) -> None:
         self._number[pairs] = np.arange(len(self.accepts), len(self.accepts) + len(pairs))
@@ -160,33 +160,16 @@ def _automaton(found: _Search) -> Automaton:
     needed = _needed(found)
     if needed[START] == NEVER:
         raise ValueError("`pattern` must match the text of some output, but no tokens spell one")
-    order = np.concatenate([batch.states for batch in found.batches])
-    order = order[needed[order] < NEVER]
-    number = np.full(len(needed) + 1, NOWHERE, dtype=np.int32)
+    kept = [_kept(batch, needed) for batch in found.batches]
+    order = np.concatenate([batch.states for batch in kept])
+    number = np.full(len(needed), NOWHERE, dtype=np.int32)
     number[order] = np.arange(len(order))
-    kept = []
-    for batch in found.batches:
-        own = needed[batch.states] < NEVER
-        kept.append(batch._replace(target=number[batch.target[own]]))
-    counts = [(batch.target != NOWHERE) @ batch.spellings.sizes for batch in kept]
-    first = np.zeros(len(order) + 1, dtype=np.int32)
-    np.cumsum(np.concatenate(counts), out=first[1:])
-    token, target = np.empty((2, first[-1]), dtype=np.int32)
-    begin = 0
-    for batch in kept:
-        spelling = batch.spellings.spelling
-        rows = max(1, MOST_PAIRS // (1 + len(spelling)))
-        for i in range(0, len(batch.target), rows):
-            into = batch.target[i : i + rows, spelling]
-            row, place = np.nonzero(into != NOWHERE)
-            end = begin + len(row)
-            token[begin:end] = batch.spellings.ids[place]
-            target[begin:end] = into[row, place]
-            begin = end
+    edges = [_edges(batch._replace(target=number[batch.target])) for batch in kept]
+    count, token, target = (np.concatenate(one) for one in zip(*edges, strict=True))
     states = np.full(len(order), NOWHERE, dtype=np.int32)
     accepts = np.array(found.accepts)[order]
     return Automaton(
-        first=first,
+        first=np.append(0, np.cumsum(count)).astype(np.int32),
         token=token,
         target=target,
         weight=np.zeros(len(token), dtype=np.float32),
@@ -197,21 +180,64 @@ def _automaton(found: _Search) -> Automaton:
     )
 
 
+def _kept(batch: Batch, needed: np.ndarray) -> Batch:
+    """Return the states that have an end, and the ways to others, in the order of the states."""
+    lives = needed[batch.states] < NEVER
+    ways = np.flatnonzero(needed[batch.target] < NEVER)
+    begin = (np.cumsum(lives) - 1)[batch.begin[ways]]
+    order = np.argsort(begin, kind="stable")
+    ways = ways[order]
+    return Batch(
+        batch.spellings,
+        batch.states[lives],
+        begin[order],
+        batch.spelling[ways],
+        batch.target[ways],
+    )
+
+
+def _edges(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return how many edges each state has, their tokens, which ascend, and their targets."""
+    spellings, num = batch.spellings, len(batch.states)
+    sizes = spellings.sizes[batch.spelling]
+    count = np.bincount(batch.begin, sizes, num).astype(np.int64)
+    begin = np.cumsum(count) - count
+    token, target = np.empty((2, int(count.sum())), dtype=np.int32)
+    # tokens of many edges are looked up, those of few are sorted
+    is_full = count > len(spellings.ids) // 8
+    few = ~is_full[batch.begin]
+    ids = spellings.tokens(batch.spelling[few])
+    order = np.lexsort((ids, np.repeat(batch.begin[few], sizes[few])))
+    place = ranges(begin[~is_full], count[~is_full])
+    token[place] = ids[order]
+    target[place] = np.repeat(batch.target[few], sizes[few])[order]
+    first = np.searchsorted(batch.begin, np.arange(num + 1))
+    row = np.empty(len(spellings.place), dtype=np.int32)
+    for state in np.flatnonzero(is_full):
+        ways = slice(first[state], first[state + 1])
+        row[:] = NOWHERE
+        row[batch.spelling[ways]] = batch.target[ways]
+        into = row[spellings.spelling]
+        leads = into != NOWHERE
+        own = slice(begin[state], begin[state] + count[state])
+        token[own], target[own] = spellings.ids[leads], into[leads]
+    return count, token, target
+
+
 def _needed(found: _Search) -> np.ndarray:
     """Return the fewest tokens from each state to an end; `NEVER`: there is none."""
     num = len(found.accepts)
-    reached = []
-    for batch in found.batches:
-        pairs = np.unique(batch.states[:, None] + num * batch.target.astype(np.int64))
-        reached.append(pairs[pairs >= 0])
     # by target
-    target, source = np.divmod(np.sort(np.concatenate(reached)), num)
+    pairs = [
+        batch.states[batch.begin] + num * batch.target.astype(np.int64) for batch in found.batches
+    ]
+    target, source = np.divmod(np.unique(np.concatenate(pairs)), num)
     first = np.searchsorted(target, np.arange(num + 1))
     needed = np.full(num, NEVER, dtype=np.int32)
     states, depth = np.flatnonzero(found.accepts), 0
     while len(states):
         needed[states] = depth
-        before = np.concatenate([source[first[s] : first[s + 1]] for s in states])
+        before = source[ranges(first[states], first[states + 1] - first[states])]
         states = np.unique(before[needed[before] == NEVER])
         depth += 1
     return needed

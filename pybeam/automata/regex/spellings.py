@@ -38,20 +38,34 @@ class Texts(NamedTuple):
         )
 
 
+class Tree(NamedTuple):
+    """Sequences of classes of characters. Place 0 is the empty one."""
+
+    first: np.ndarray  # [P + 1], where the children of each place begin
+    child: np.ndarray  # [P - 1], their places
+    character: np.ndarray  # [P - 1], their last classes
+
+    @classmethod
+    def of(cls, parent: np.ndarray, character: np.ndarray) -> Tree:
+        """Return that of places 1, 2, … with these parents and last classes."""
+        order = np.argsort(parent, kind="stable")
+        first = np.searchsorted(parent[order], np.arange(len(parent) + 2))
+        return cls(first, order + 1, character[order])
+
+
 @dataclass(frozen=True, eq=False)
 class Spellings:
     """Sequences of classes of characters, and the tokens that spell each behind a node of UTF-8.
 
     Attributes:
-        levels: of a tree of such sequences, whose root is 0: the parents and classes of the nodes of each
-            level, which are numbered one behind another.
-        place: [k], the place of each spelling in that tree.
+        tree: of such sequences.
+        place: [k], the place of each spelling in the tree, ascending.
         node: [k], the node of UTF-8 behind each.
         ids: [n] int32, the tokens that have a spelling, ascending.
         spelling: [n], that of each token.
     """
 
-    levels: list[tuple[np.ndarray, np.ndarray]]
+    tree: Tree
     place: np.ndarray
     node: np.ndarray
     ids: np.ndarray
@@ -64,7 +78,7 @@ class Spellings:
         nodes = np.full(len(texts.ids), node, dtype=np.int32)
         places = np.zeros(len(texts.ids), dtype=np.int64)
         active = np.arange(len(texts.ids))
-        levels, size, position = [], 1, 0
+        steps, size, position = [np.zeros(0, dtype=np.int64)], 1, 0
         while len(active := active[texts.length[active] > position]):
             byte = texts.data[texts.begin[active] + position]
             position += 1
@@ -73,35 +87,70 @@ class Spellings:
             ends = character != NO_CLASS
             ended = active[ends]
             new, which = np.unique(places[ended] * most + character[ends], return_inverse=True)
-            levels.append((new // most, new % most))
+            steps.append(new)
             places[ended] = size + which
             size += len(new)
             active = active[behind != BROKEN]
+        tree = Tree.of(*np.divmod(np.concatenate(steps), most))
         spelt = nodes != BROKEN
         num_nodes = len(utf8.node)
         both = places[spelt] * num_nodes + nodes[spelt]
         different, spelling = np.unique(both, return_inverse=True)
         place, node_behind = np.divmod(different, num_nodes)
-        return cls(levels, place, node_behind, texts.ids[spelt], spelling)
+        return cls(tree, place, node_behind, texts.ids[spelt], spelling)
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """[k], how many tokens have each spelling."""
         return np.bincount(self.spelling, minlength=len(self.place))
 
-    def walk(self, target: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """Return the state behind each spelling from each of m states, [k, m].
+    @cached_property
+    def _by_place(self) -> np.ndarray:
+        """Where the spellings of each place begin, [P + 1]."""
+        return np.searchsorted(self.place, np.arange(len(self.tree.first)))
+
+    @cached_property
+    def _by_spelling(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the tokens of each spelling begin, [k + 1], in the second array."""
+        return np.append(0, np.cumsum(self.sizes)), np.argsort(self.spelling, kind="stable")
+
+    def tokens(self, spelling: np.ndarray) -> np.ndarray:
+        """Return the tokens of these spellings, those of one behind those of another."""
+        first, order = self._by_spelling
+        return self.ids[order[ranges(first[spelling], self.sizes[spelling])]]
+
+    def walk(self, target: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Read all spellings from each of m states.
 
         Args:
-            target: [F, classes + 1], the state behind each class from each state.
+            target: [F + 1, classes + 1], the state behind each class from each state; the last state is
+                nowhere.
             states: [m], the states to begin in.
+
+        Returns:
+            Of all ways that lead somewhere, [e] each: which of the states they begin in, their spellings, and
+            the states behind them.
         """
-        num = 1 + sum(len(parent) for parent, _ in self.levels)
-        behind = np.empty((num, len(states)), dtype=np.int32)
-        behind[0] = states
-        size = 1
-        for parent, character in self.levels:
-            level = slice(size, size + len(parent))
-            behind[level] = target[behind[parent], character[:, None]]
-            size = level.stop
-        return behind[self.place]
+        begin, place, state = np.arange(len(states)), np.zeros(len(states), dtype=np.int64), states
+        found = []
+        while len(place):
+            found.append((begin, place, state))
+            num = self.tree.first[place + 1] - self.tree.first[place]
+            step = ranges(self.tree.first[place], num)
+            state = target[np.repeat(state, num), self.tree.character[step]]
+            lives = state != len(target) - 1
+            begin, place, state = (
+                np.repeat(begin, num)[lives],
+                self.tree.child[step][lives],
+                state[lives],
+            )
+        begin, place, state = (np.concatenate(one) for one in zip(*found, strict=True))
+        first = self._by_place
+        num = first[place + 1] - first[place]
+        return np.repeat(begin, num), ranges(first[place], num), np.repeat(state, num)
+
+
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return the numbers of ranges, one behind another."""
+    ends = np.cumsum(length)
+    return np.repeat(begin - ends + length, length) + np.arange(ends[-1] if len(ends) else 0)
