@@ -136,8 +136,10 @@ def allocated(backend: Backend, log_probs: Tensor, rows: Rows, edges: Edges) -> 
     order = _order(token, -gain, parent, -score, missing)
     order = order.gather(1, _in_rounds(missing.gather(1, order), score.gather(1, order) > -INF))
     is_there = score.gather(1, order) > -INF
-    eos = torch.tensor(rows.eos_ids, dtype=INT, device=row.device)
-    ends = torch.isin(token.gather(1, order), eos)
+    token = token.gather(1, order)
+    ends = torch.zeros_like(is_there)
+    for eos_id in rows.eos_ids:
+        ends |= token == eos_id
     # what ends takes no place of what goes on
     goes_on = (is_there & ~ends).cumsum(1) <= places[:, None]
     is_kept = is_there & torch.where(ends, is_there.cumsum(1) <= places[:, None], goes_on)
@@ -163,16 +165,17 @@ def _candidates(
     """
     assert rows.beam_score is not None
     room, device = rows.beam_score.shape[1], log_probs.device
-    eos = torch.tensor(rows.eos_ids, dtype=INT, device=device)
-    of_eos = log_probs[:, eos]
-    log_probs[:, eos] = -INF
+    of_eos = {eos_id: log_probs[:, eos_id].clone() for eos_id in rows.eos_ids}
+    for eos_id in of_eos:
+        log_probs[:, eos_id] = -INF
     options = SelectOptions(capacity=room, normalise=False)
     best = backend.select(log_probs, rows.score, rows.offset, places.clamp(min=0), options)
     first = log_probs.argmax(1, keepdim=True).to(INT)
-    log_probs[:, eos] = of_eos
+    for eos_id, values in of_eos.items():
+        log_probs[:, eos_id] = values
     nearer = torch.where(edges.missing < edges.before[:, None], edges.token, -1)  # [R, M]
     first = first.masked_fill((nearer == first).any(1, keepdim=True), -1)
-    of_row = torch.cat((nearer, first, eos.expand(len(first), -1)), 1)
+    of_row = torch.cat((nearer, first, *(torch.full_like(first, i) for i in of_eos)), 1)
     parent = torch.arange(room, dtype=INT, device=device)
     row = rows.offset[:-1, None] + parent  # [A, K]
     is_row = row < rows.offset[1:, None]
