@@ -41,14 +41,14 @@ def lexicon_automaton(words: Iterable[Spelling], first: Iterable[Spelling] = ())
     return _Walk(*tree.shared()).automaton()
 
 
-class Spellings(NamedTuple):
+class SpeltWords(NamedTuple):
     """How words are spelt behind others, and how besides where an output begins."""
 
     words: Sequence[Spelling]
     first: Sequence[Spelling]
 
     @classmethod
-    def of(cls, words: Iterable[str], tokenizer: Tokenizer) -> Spellings:
+    def of(cls, words: Iterable[str], tokenizer: Tokenizer) -> SpeltWords:
         """Spell words as a tokenizer does between spaces.
 
         Raises:

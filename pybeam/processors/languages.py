@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pybeam.arguments import ids
-from pybeam.automata.lexicon import Spellings, lexicon_automaton
+from pybeam.automata.lexicon import SpeltWords, lexicon_automaton
 from pybeam.automata.regex import regex_automaton
 from pybeam.processors.base import Stage
 from pybeam.processors.constraints import Constraint, constraint
@@ -78,12 +78,12 @@ def lexicon(
     return constraint(lexicon_automaton(*_spellings(words, tokenizer)), stage=stage)
 
 
-def _spellings(words: Any, tokenizer: Any) -> Spellings:
+def _spellings(words: Any, tokenizer: Any) -> SpeltWords:
     if isinstance(words, Mapping):
         if tokenizer is not None:
             raise TypeError("`tokenizer` must be None for words that are spelt already")
         several = [_lists(spelling) for spelling in words.values()]
-        return Spellings([ids("words", one) for spellings in several for one in spellings], [])
+        return SpeltWords([ids("words", one) for spellings in several for one in spellings], [])
     if isinstance(words, str) or not isinstance(words, Iterable):
         raise TypeError(
             f"`words` must be a list of words, or their tokens by word, but is {words!r}"
@@ -93,7 +93,7 @@ def _spellings(words: Any, tokenizer: Any) -> Spellings:
             f"`tokenizer` must be a pybeam.Tokenizer, but is {tokenizer!r}; without one, give a dict of "
             "words and their tokens"
         )
-    return Spellings.of(words, tokenizer)
+    return SpeltWords.of(words, tokenizer)
 
 
 def _lists(spelling: Any) -> list[Any]:
