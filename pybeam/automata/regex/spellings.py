@@ -128,8 +128,8 @@ class Spellings:
             states: [m], the states to begin in.
 
         Returns:
-            Of all ways that lead somewhere, [e] each: which of the states they begin in, their spellings, and
-            the states behind them.
+            Three arrays [e] of all ways that lead somewhere: which of the states they begin in, their
+            spellings, and the states behind them.
         """
         begin, place, state = np.arange(len(states)), np.zeros(len(states), dtype=np.int64), states
         found = []
