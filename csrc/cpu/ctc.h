@@ -14,9 +14,10 @@ inline double log_add(double a, double b) {
 
 // Whether there is neither NaN nor +inf among so many numbers.
 inline bool are_log_probs(const float* x, int64_t size) {
-    bool all = true;
-    for (int64_t i = 0; i < size; ++i) all &= x[i] < INFINITY;
-    return all;
+    // an int, so that compilers see a sum of vectors
+    int num_wrong = 0;
+    for (int64_t i = 0; i < size; ++i) num_wrong |= !(x[i] < INFINITY);
+    return num_wrong == 0;
 }
 
 }  // namespace pybeam

@@ -11,6 +11,15 @@ namespace {
 
 constexpr int32_t kNone = -1;
 constexpr int32_t kRoot = 0;
+// Tokens that are looked at together: few of a large vocabulary may follow.
+constexpr int64_t kBlock = 64;
+
+// Whether one of so many numbers is at least `bound`.
+bool has_any(const float* x, int64_t size, float bound) {
+    int any = 0;
+    for (int64_t i = 0; i < size; ++i) any |= x[i] >= bound;
+    return any != 0;
+}
 
 // All prefixes that a beam has held. Each is a node, and its last token leads there from its
 // parent.
@@ -165,16 +174,29 @@ class PrefixBeam {
         chosen_.clear();
         const double best = entries_.empty() ? -INFINITY : entries_[0].total;
         const double least = floor();
-        for (int32_t v = 0; v < params_.frames.vocab_size; ++v) {
-            if (best + frame[v] > least && v != params_.frames.blank) chosen_.push_back(v);
-        }
         const auto before = [frame](int32_t a, int32_t b) {
             return frame[a] > frame[b] || (frame[a] == frame[b] && a < b);
         };
-        if (static_cast<int64_t>(chosen_.size()) > tokens_at_most_) {
-            std::nth_element(chosen_.begin(), chosen_.begin() + tokens_at_most_, chosen_.end(),
-                             before);
-            chosen_.resize(tokens_at_most_);
+        // float32 leaves out nothing that is above; and when there are as many as may follow, one
+        // more must be better than the last of these, which is the first of a heap
+        float bound = std::nextafter(static_cast<float>(least - best), -INFINITY);
+        const auto take = [&](int32_t v) {
+            if (!(best + frame[v] > least) || v == params_.frames.blank) return;
+            const bool is_full = static_cast<int64_t>(chosen_.size()) == tokens_at_most_;
+            if (is_full && !before(v, chosen_[0])) return;
+            if (is_full) {
+                std::pop_heap(chosen_.begin(), chosen_.end(), before);
+                chosen_.pop_back();
+            }
+            chosen_.push_back(v);
+            std::push_heap(chosen_.begin(), chosen_.end(), before);
+            if (is_full) bound = std::max(bound, frame[chosen_[0]]);
+        };
+        const int64_t size = tokens_at_most_ > 0 ? params_.frames.vocab_size : 0;
+        for (int64_t begin = 0; begin < size; begin += kBlock) {
+            const int64_t end = std::min(begin + kBlock, size);
+            if (!has_any(frame + begin, end - begin, bound)) continue;
+            for (int64_t v = begin; v < end; ++v) take(static_cast<int32_t>(v));
         }
         std::sort(chosen_.begin(), chosen_.end(), before);
     }
