@@ -57,6 +57,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "corpus": ("corpus_runs", "corpus_runs", ()),
     "catalogue": ("catalogue", "catalogue", ()),
     "shortlist": ("shortlist", "shortlist", ()),
+    "ctc": ("ctc", "frame_searches", ()),
     "terminology": ("terminology", "terminology", ()),
 }
 # what README.md shows: a benchmark and its cases

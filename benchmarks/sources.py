@@ -17,6 +17,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "corpus": (*SEARCH, "pybeam/corpus"),
     "e2e": SEARCH,
     "ensemble": SEARCH,
+    "ctc": ("pybeam/ctc", "csrc/cpu/ctc*", "benchmarks/ctc.py"),
     "first-output": ("packages/examples", "pyproject.toml", "pybeam/models", "pybeam/__init__.py"),
     "forecast": (*SEARCH, "triton_kernels", "benchmarks/gpu"),
     "gpu-bench": (*SEARCH, "triton_kernels", "csrc/cuda"),

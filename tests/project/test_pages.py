@@ -13,6 +13,7 @@ SLOW = {
     "docs/coming-from/faster-whisper.md",
     "docs/coming-from/transformers.md",
     "docs/howto/beam.md",
+    "docs/howto/ctc.md",
     "docs/howto/schedule.md",
     "docs/howto/stream.md",
     "docs/reference/models.md",
