@@ -152,9 +152,9 @@ class Grammars:
 async def _read(text: str) -> None:
     """Read a grammar in a process of its own. Raises GrammarError if it is wrong or takes too long."""
     pipe = asyncio.subprocess.PIPE
-    reader = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", READER, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
-    )
+    # -P: a llguidance.py in the working directory is none of ours
+    command, errors = (sys.executable, "-P", "-c", READER), asyncio.subprocess.DEVNULL
+    reader = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=errors)
     try:
         found, _ = await asyncio.wait_for(reader.communicate(text.encode()), WALL_SECONDS)
     except TimeoutError:

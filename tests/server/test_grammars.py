@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
@@ -191,3 +192,10 @@ def test_openai_asks_for_json(model):
         with pytest.raises(package.BadRequestError, match="Invalid type") as caught:
             client.chat.completions.create(**how, extra_body={"guided_json": {"type": "foo"}})
         assert caught.value.param == "guided_json"
+
+
+def test_no_module_of_the_working_directory_reads_a_grammar(tmp_path, monkeypatch):
+    (tmp_path / "llguidance.py").write_text("open('run', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(grammars._read('start: "a"'))
+    assert not (tmp_path / "run").exists()
