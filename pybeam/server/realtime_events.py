@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from pybeam.server.errors import APIError, wrong_body
-from pybeam.server.schemas import Body
+from pybeam.server.schemas import Body, Listed, Text
 from pybeam.speech.containers import RATES
 from pybeam.speech.pcm import Encoding
 from pybeam.speech.utterances import LIVE_RULES
@@ -21,6 +21,8 @@ from pybeam.speech.voice_activity import SpeechRules
 # of G.711, in Hz
 TELEPHONE = 8000
 MAX_PADDING_MS, MAX_SILENCE_MS = 5000, 10_000
+# characters of an event that brings no sound
+LARGEST = 1 << 16
 ENCODINGS: dict[str, Encoding] = {
     "audio/pcm": "s16le",
     "audio/pcmu": "mulaw",
@@ -67,9 +69,9 @@ class TurnDetection(Body):
 class Transcribing(Body):
     """How turns are transcribed."""
 
-    model: str | None = None
-    language: str | None = None
-    prompt: str | None = None
+    model: Text | None = None
+    language: Text | None = None
+    prompt: Text | None = None
 
 
 class Input(Body):
@@ -98,7 +100,9 @@ class Session(Body):
 
     type: Literal["transcription"] = "transcription"
     audio: Audio = Audio()
-    include: list[Literal["item.input_audio_transcription.logprobs"]] = Field(default=[])
+    include: Listed[Literal["item.input_audio_transcription.logprobs"]] = Field(
+        default=[], max_length=1
+    )
 
 
 class Event(Body):
@@ -135,11 +139,22 @@ def event_of(text: str | None) -> dict[str, Any]:
     return content
 
 
-def checked(content: dict[str, Any]) -> Event:
-    """Return the event of a message. Raises APIError if there is no such event, or it is wrong."""
-    kind = KINDS.get(str(content.get("type")))
+def checked(content: dict[str, Any], size: int) -> Event:
+    """Return the event of a message with so many characters.
+
+    Raises:
+        APIError: there is no such event, or it is wrong or too large.
+    """
+    name = content.get("type")
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise APIError(400, f"`type` must be one of {', '.join(KINDS)}", "type")
+    if size > LARGEST and kind is not Append:
+        raise APIError(400, f"an event without sound must have at most {LARGEST} characters")
+    # pydantic makes an error of each, of which a message may have a million
+    unknown = next((one for one in content if one not in kind.model_fields), None)
+    if unknown is not None:
+        raise wrong_body([{"type": "extra_forbidden", "loc": (unknown[:LARGEST],), "msg": ""}])
     return read(kind, content)
 
 

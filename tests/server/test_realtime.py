@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tracemalloc
 from functools import partial
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
+from pydantic import ValidationError
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 import pybeam
 from pybeam.server.auth import Keys
 from pybeam.server.endpoints import realtime
+from pybeam.server.errors import APIError
 from pybeam.server.key_file import table_of
+from pybeam.server.realtime_events import Session, checked
 from pybeam.server.settings import KeyLimits, Settings
 from pybeam.speech import SpeechRules
 from pybeam.speech.voice_activity import FRAME, RATE
@@ -180,6 +185,33 @@ def test_an_event_that_is_wrong_costs_nothing_else(client):
         socket.send_json(append(WHOLE[:9000]))
         socket.send_json({"type": "input_audio_buffer.commit"})
         assert until(socket, COMPLETED)
+
+
+def test_events_that_are_large_are_refused_in_little_memory(client):
+    with session(client, **MANUAL) as socket:
+        socket.send_json({**update(), "event_id": "x" * (1 << 16)})
+        assert "at most 65536 characters" in socket.receive_json()["error"]["message"]
+    with pytest.raises(ValidationError) as found:
+        Session.model_validate({"include": ["x"] * 9})
+    assert found.value.error_count() == 1
+    content = {**append(WHOLE[:9]), **dict.fromkeys(map(str, range(20_000)))}
+    tracemalloc.start()
+    with pytest.raises(APIError, match="`0` is no field"):
+        checked(content, 1 << 20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 18
+
+
+def test_half_a_character_costs_nothing_else(client):
+    half = "\ud800"
+    with session(client, **MANUAL) as socket:
+        socket.send_json({"type": "nothing", "event_id": half})
+        # as a network has it
+        answer = socket.receive_text().encode()
+        assert json.loads(answer)["error"]["event_id"] == half
+        socket.send_json(update(transcription={"prompt": half}))
+        assert "must be Unicode" in socket.receive_json()["error"]["message"]
 
 
 def test_log_probabilities_of_tokens(client, served):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import logging
 import secrets
 from typing import Any, NamedTuple
@@ -202,7 +203,7 @@ class RealtimeSession:
             content = event_of(text)
             given = content.get("event_id")
             event_id = given if isinstance(given, str) else None
-            await self._do(checked(content))
+            await self._do(checked(content, len(text or "")))
         except APIError as error:
             await self._send("error", error={**content_of(error), "event_id": event_id})
         except (ImportError, TypeError, ValueError) as error:
@@ -360,7 +361,9 @@ class RealtimeSession:
         await self._send(kind, item_id=item.id, content_index=0, **fields)
 
     async def _send(self, kind: str, **fields: Any) -> None:
-        await self._socket.send_json({"type": kind, "event_id": _new_id("event"), **fields})
+        # in ASCII: what clients have said may hold half a character
+        content = {"type": kind, "event_id": _new_id("event"), **fields}
+        await self._socket.send_text(json.dumps(content, separators=(",", ":")))
 
 
 def _with_log_probs(log_probs: list[dict[str, Any]] | None) -> dict[str, Any]:
