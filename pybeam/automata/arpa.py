@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from pybeam.automata.ngrams import NGrams, Order
 HEADER, FOOTER = "\\data\\", "\\end\\"
 SECTION = re.compile(r"\\(\d+)-grams:")
 MOST_WORDS = 12  # of an n-gram
+LONGEST_LINE = 1 << 16
+# words may hold other spaces, such as one that breaks no line
+SPACES = " \t\r\n"
+FIELDS = re.compile(r"[ \t\r\n]+")
 
 
 def read_arpa(path: Path) -> NGrams:
@@ -28,9 +33,20 @@ def read_arpa(path: Path) -> NGrams:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as lines:
-            return _Reader(path).read(lines)
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+            return _Reader(path).read(_lines_of(path, lines))
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is no sound ARPA file: {error}") from error
+
+
+def _lines_of(path: Path, file: TextIO) -> Iterator[str]:
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise ValueError(
+                f"{path}, line {number:,}, must have fewer than {LONGEST_LINE:,} characters"
+            )
+        yield line
 
 
 class _Reader:
@@ -62,7 +78,7 @@ class _Reader:
 
     def _numbered(self, lines: Iterator[str]) -> Iterator[str]:
         for self._line, text in enumerate(lines, 1):
-            line = text.strip()
+            line = text.strip(SPACES)
             if line:
                 yield line
 
@@ -86,13 +102,17 @@ class _Reader:
         for line in lines:
             if line[0] == "\\":
                 break
-            fields = line.split()
+            fields = FIELDS.split(line)
+            if len(log_prob) == self._announced.get(size):
+                self._refuse(
+                    f"must have {len(log_prob):,} {size}-grams, as announced, but has more"
+                )
             if len(fields) not in (size + 1, size + 2):
                 self._refuse(
                     f"must have a number, {size} words and at most one more, but has {line!r}"
                 )
             try:
-                log_prob.append(min(float(fields[0]), 0.0))
+                log_prob.append(float(fields[0]))
                 back_off.append(float(fields[-1]) if len(fields) == size + 2 else 0.0)
                 gram.extend(self._numbers_of(fields[1 : size + 1], size))
             except KeyError as error:
@@ -112,7 +132,7 @@ class _Reader:
         )
         if not all(np.isfinite(numbers).all() for numbers in arrays[1:]):
             self._refuse(f"must have finite numbers among its {size}-grams")
-        return Order(*arrays), line
+        return Order(arrays[0], np.minimum(arrays[1], 0.0), arrays[2]), line
 
     def _numbers_of(self, words: list[str], size: int) -> list[int]:
         if size == 1 and words[0] not in self._index:

@@ -39,6 +39,8 @@ WORD_BYTES = 12  # of an entry of the table of words
 TIMES_HASH, TIMES_WORD = np.uint64(8978948897894561157), np.uint64(17894857484156487943)
 # n-grams that are tried at a time, and in all
 MOST_PAIRS, MOST_TRIED = 1 << 22, 20_000_000_000
+# places of a table that are looked at for one n-gram; KenLM's tables are two thirds full
+MOST_PLACES = 1000
 PROB_BITS, BACK_OFF_BITS = 31, 32
 SIGN = np.uint32(1 << 31)
 
@@ -139,7 +141,7 @@ def _read_words(parts: _Parts, num: int) -> list[str]:
     *words, _ = parts.rest().split(b"\0")
     if len(words) != num:
         raise ValueError(f"{parts.path} must have {num:,} words, but has {len(words):,}")
-    return [word.decode("utf-8", "replace") for word in words]
+    return [word.decode("utf-8", "surrogateescape") for word in words]
 
 
 def _read_trie(parts: _Parts, header: _Header) -> list[Order]:
@@ -152,26 +154,27 @@ def _read_trie(parts: _Parts, header: _Header) -> list[Order]:
     gram = np.arange(num_words, dtype=np.int32)[:, None]
     weights = unigrams[:num_words]
     orders = [Order(gram, _negative(weights["log_prob"]), weights["back_off"].copy())]
-    first = unigrams["next"][: num_words + 1].astype(np.int64)
+    first = unigrams["next"][: num_words + 1]
     for k, count in enumerate(counts[1:], 2):
         is_longest = k == len(counts)
         next_bits = 0 if is_longest else counts[k].bit_length()
         bits = word_bits + PROB_BITS + (0 if is_longest else BACK_OFF_BITS + next_bits)
         packed = _Packed(parts.take(((1 + count) * bits + 7) // 8 + 8), bits)
-        if first[0] != 0 or first[-1] != count or (np.diff(first) < 0).any():
+        # differences of unsound numbers could overflow
+        if first[0] != 0 or first[-1] != count or (first[1:] < first[:-1]).any():
             raise ValueError(
                 f"{parts.path} is no sound trie: its {k}-grams do not follow one another"
             )
         word = packed.field(count, 0, word_bits).astype(np.int32)
         if count and not 0 <= int(word.max()) < num_words:
             raise ValueError(f"{parts.path} is no sound trie: it has a word {int(word.max()):,}")
-        gram = np.column_stack([word, np.repeat(gram, np.diff(first), 0)])
+        gram = np.column_stack([word, np.repeat(gram, np.diff(first.astype(np.int64)), 0)])
         log_prob = packed.field(count, word_bits, PROB_BITS).astype(np.uint32) | SIGN
         back_off = np.zeros(count, dtype=np.float32)
         if not is_longest:
             at = word_bits + PROB_BITS
             back_off = packed.field(count, at, BACK_OFF_BITS).astype(np.uint32).view(np.float32)
-            first = packed.field(count + 1, at + BACK_OFF_BITS, next_bits).astype(np.int64)
+            first = packed.field(count + 1, at + BACK_OFF_BITS, next_bits)
         orders.append(Order(gram, log_prob.view(np.float32), back_off))
     return orders
 
@@ -287,13 +290,14 @@ def _places_of(table: np.ndarray, key: np.ndarray) -> np.ndarray:
     place = (key % size).astype(np.int64)
     result = np.full(len(key), -1, dtype=np.int64)
     open_ = np.arange(len(key))
-    # a sound table has an empty place
-    for _ in range(len(table)):
+    for _ in range(MOST_PLACES):
         held = table[place]
         is_found = held == key[open_]
         result[open_[is_found]] = place[is_found]
         goes_on = ~is_found & (held != 0)
         if not goes_on.any():
-            break
+            return result
         open_, place = open_[goes_on], (place[goes_on] + 1) % len(table)
-    return result
+    raise ValueError(
+        f"a table of n-grams must have an empty place among {MOST_PLACES:,}, but has none; give the ARPA file"
+    )

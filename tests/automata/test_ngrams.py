@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pybeam.automata.arpa import read_arpa
-from pybeam.automata.kenlm import is_kenlm, read_kenlm
+from pybeam.automata.kenlm import _places_of, is_kenlm, read_kenlm
 from pybeam.automata.ngrams import NGrams, Order
 from support.ngrams import ARPA, BINARY, backed_off
 
@@ -142,6 +142,38 @@ def test_unsound_binary_files_are_refused(tmp_path, kind):
         path.write_bytes(changed)
         with pytest.raises(ValueError, match=message):
             read_kenlm(path)
+
+
+def test_an_unsound_trie_is_refused_before_its_numbers_overflow(tmp_path):
+    content = bytearray(BINARY["trie"])
+    # the first two-word n-gram of every word: the differences of these numbers wrap around to positive ones
+    odd = [0, 2**62, 2**63 - 1, 2**64 - 2**62, 2**64 - 3, 4, 5, 6, 10]
+    start = content.index(np.float32(-1.2).tobytes())
+    for i, number in enumerate(odd):
+        content[start + 16 * i + 8 : start + 16 * i + 16] = number.to_bytes(8, "little")
+    path = tmp_path / "own.binary"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="no sound trie"):
+        read_kenlm(path)
+
+
+def test_a_table_without_an_empty_place_is_refused():
+    full = np.arange(1, 2001, dtype=np.uint64)
+    with pytest.raises(ValueError, match="an empty place"):
+        _places_of(full, np.array([5000], dtype=np.uint64))
+
+
+def test_words_may_hold_spaces_that_are_no_ascii(tmp_path):
+    path = tmp_path / "own.arpa"
+    text = ARPA.replace("\té\t", "\t10\u00a0000\t").replace("é", "10\u00a0000")
+    path.write_text(text, "utf-8")
+    assert "10\u00a0000" in read_arpa(path).words
+    path.write_text(ARPA.replace("-0.7", "-0.7" + "0" * 70_000), "utf-8")
+    with pytest.raises(ValueError, match="fewer than 65,536 characters"):
+        read_arpa(path)
+    path.write_text(ARPA.replace("-0.7", "1e400"), "utf-8")
+    with pytest.raises(ValueError, match="finite numbers"):
+        read_arpa(path)
 
 
 @pytest.mark.parametrize("kind", BINARY)
