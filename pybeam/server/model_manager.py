@@ -40,6 +40,7 @@ class Managed:
         loading: what will take its place; None: nothing.
         error: why it, or what was to take its place, was not loaded; None: nothing is wrong.
         leaving: ends when it has left; None: it stays.
+        makes_room: whether what it leaves is promised to another.
         until: when its requests fail if they have not been answered; on the monotonic clock.
     """
 
@@ -50,6 +51,7 @@ class Managed:
     loading: Loading | None = None
     error: str | None = None
     leaving: asyncio.Task[None] | None = None
+    makes_room: bool = False
     until: float = math.inf
 
     @property
@@ -246,7 +248,8 @@ class ModelManager:
             APIError: there is no room. Nothing has changed then.
         """
         budget = math.inf if self.budget is None else self.budget
-        free = budget - self.num_bytes
+        promised = sum(one.num_bytes for one in self._leaving if one.makes_room)
+        left = free = budget - self.num_bytes + promised
         idle = [
             one
             for one in self._named.values()
@@ -261,14 +264,19 @@ class ModelManager:
             raise APIError(
                 507,
                 f"the weights of {loading.directory} need {in_words(num_bytes)}, but of --memory-budget "
-                f"{in_words(budget)} there are {in_words(max(0, budget - self.num_bytes))} free; unload a "
+                f"{in_words(budget)} there are {in_words(max(0, left))} free; unload a "
                 "model, or raise it",
                 "path",
             )
         loading.num_bytes = num_bytes
+        # all at once, because a request could be given one meanwhile
         for one in leaving:
             logger.info("model %r is idle and makes room for %r", one.name, known.name)
-            await asyncio.gather(*(gone.leaving for gone in self.unload(one.name) if gone.leaving))
+            one.makes_room = True
+            self.unload(one.name)
+        gone = [one.leaving for one in self._leaving if one.makes_room and one.leaving]
+        # another load may wait for them, too
+        await asyncio.gather(*map(asyncio.shield, gone))
 
     def _leave(self, managed: Managed) -> None:
         self._leaving.append(managed)

@@ -1,9 +1,18 @@
-"""Server processes for all tests that need sockets and do not stop them."""
+"""Server processes for all tests that need sockets and do not stop them, and servers of administrators."""
+
+from pathlib import Path
 
 import httpx
 import pytest
 
+import pybeam
+from pybeam.server import model_manager
+from pybeam.server.auth import Keys
+from pybeam.server.key_file import table_of
+from pybeam.server.settings import KeyLimits
+from support.administered import ADMIN, Folders, made
 from support.paths import MODEL
+from support.server_app import run
 from support.server_process import SPEECH_MODEL, running, wait_until
 
 
@@ -51,3 +60,37 @@ def browser(whole_browser):
     whole_browser.choose("source-lang", "es")
     yield whole_browser
     assert not whole_browser.driver.get_log("browser")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for width in (1, 2, 3):
+        (tmp_path / "models" / f"w{width}").mkdir(parents=True)
+        (tmp_path / "models" / f"w{width}" / "width").write_text(str(width))
+        (tmp_path / "models" / f"w{width}" / "model.safetensors").touch()
+    (tmp_path / "models" / "bad").mkdir()
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def administered(folder, tmp_path, monkeypatch):
+    """Run a test on a client with an administrator's key, of a server with a loader."""
+    # all that other tests have made would be looked at
+    monkeypatch.setattr(model_manager, "_free", lambda: None)
+    # the model is warm already, and each decoder would take its time
+    monkeypatch.setattr(pybeam.Decoder, "warm_up", lambda decoder: None)
+    path = tmp_path / "keys.toml"
+    table = table_of("boss", "boss", KeyLimits(admin=True)) + table_of("user", "user", KeyLimits())
+    path.write_text(table)
+
+    def act(test, loader=None, **settings):
+        chosen = {"model_folders": (str(folder),), "keys": Keys(path=str(path))} | settings
+        model = chosen.pop("model", None) or made("first")
+
+        async def whole(http):
+            http.headers.update(ADMIN)
+            return await test(http)
+
+        return run(whole, model=model, loader=Folders() if loader is None else loader, **chosen)
+
+    return act

@@ -6,117 +6,34 @@ import asyncio
 import contextlib
 import gc
 import json
-import threading
 import weakref
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-import pybeam
 from pybeam.server import model_manager
 from pybeam.server.audit import AuditLog
 from pybeam.server.auth import Keys
 from pybeam.server.calls import Calls
 from pybeam.server.key_file import table_of
-from pybeam.server.models import ServedModel
 from pybeam.server.settings import KeyLimits
-from pybeam.text.tokenizer import Tokenizers
+from support.administered import (
+    LIST,
+    LOAD,
+    MIB,
+    SWAP,
+    UNLOAD,
+    Folders,
+    ask,
+    listed,
+    requests,
+    until,
+    width_of,
+)
 from support.example_lines import LINES
 from support.paths import MODEL
-from support.server_app import SEARCH, run
+from support.server_app import run
 
-ADMIN = {"Authorization": "Bearer boss"}
-MIB, FREE = 1 << 20, model_manager._free
-LIST, LOAD, SWAP, UNLOAD = (f"/admin/models{end}" for end in ("", "/load", "/swap", "/unload"))
-
-
-@cache
-def weights():
-    return pybeam.load_model(MODEL)
-
-
-def made(name: str, width: int = 5) -> ServedModel:
-    decoder = pybeam.Decoder(weights(), SEARCH if width == 5 else pybeam.fixed_beam(width))
-    return ServedModel(name, str(MODEL), decoder, Tokenizers(MODEL))
-
-
-class Folders:
-    """Loads a folder that has a file with the width of the beam; each takes a MiB."""
-
-    def __init__(self) -> None:
-        self.loaded: list[str] = []
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
-
-    def num_bytes(self, directory: str) -> int:
-        return MIB
-
-    def load(self, name: str, directory: str) -> ServedModel:
-        self.loaded.append(name)
-        assert self.may_go_on.wait(10)
-        if name == "huge":
-            raise MemoryError
-        width = int((Path(directory) / "width").read_text())
-        return made(name, width)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    for width in (1, 2, 3):
-        (tmp_path / "models" / f"w{width}").mkdir(parents=True)
-        (tmp_path / "models" / f"w{width}" / "width").write_text(str(width))
-        (tmp_path / "models" / f"w{width}" / "model.safetensors").touch()
-    (tmp_path / "models" / "bad").mkdir()
-    return tmp_path / "models"
-
-
-@pytest.fixture
-def administered(folder, tmp_path, monkeypatch):
-    """Run a test on a client with an administrator's key, of a server with a loader."""
-    # all that other tests have made would be looked at
-    monkeypatch.setattr(model_manager, "_free", lambda: None)
-    # the model is warm already, and each decoder would take its time
-    monkeypatch.setattr(pybeam.Decoder, "warm_up", lambda decoder: None)
-    path = tmp_path / "keys.toml"
-    table = table_of("boss", "boss", KeyLimits(admin=True)) + table_of("user", "user", KeyLimits())
-    path.write_text(table)
-
-    def act(test, loader=None, **settings):
-        chosen = {"model_folders": (str(folder),), "keys": Keys(path=str(path))} | settings
-        model = chosen.pop("model", None) or made("first")
-
-        async def whole(http):
-            http.headers.update(ADMIN)
-            return await test(http)
-
-        return run(whole, model=model, loader=Folders() if loader is None else loader, **chosen)
-
-    return act
-
-
-async def ask(http, url, status=200, /, **body):
-    found = await http.post(url, json=body)
-    assert found.status_code == status, found.text
-    return found.json()
-
-
-async def listed(http) -> dict:
-    found = (await http.get(LIST)).json()
-    return {one["name"]: one for one in found["models"]} | {"memory": found["memory"]}
-
-
-async def width_of(http, name: str) -> int:
-    found = (await http.get("/v1/models")).json()["data"]
-    return {one["id"]: one["width"] for one in found}[name]
-
-
-async def until(holds) -> None:
-    for _ in range(500):
-        if await holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it has not come true in time")
+FREE = model_manager._free
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer user"}])
@@ -255,53 +172,6 @@ def test_a_load_that_fails_leaves_all_as_before(administered):
     administered(test)
 
 
-def test_a_model_that_does_not_fit_is_not_read(administered):
-    loader = Folders()
-
-    async def test(http):
-        await ask(http, LOAD, name="w1")
-        found = await ask(http, LOAD, 507, name="w2")
-        for part in ("need 1 MiB", "--memory-budget 2.5 MiB", "512 KiB free"):
-            assert part in found["error"]["message"]
-        # both have to be there for a while
-        await ask(http, SWAP, 507, name="w1", path="w3")
-        assert loader.loaded == ["w1"] and (await listed(http))["memory"] == {
-            **{"budget": 5 * MIB // 2, "used": 2 * MIB, "free": MIB // 2}
-        }
-        await ask(http, UNLOAD, name="first")
-        await ask(http, LOAD, name="w2")
-        assert "pybeam:memory_budget_bytes 2.62144e+06" in (await http.get("/metrics")).text
-
-    administered(test, loader, memory_budget=5 * MIB // 2)
-
-
-def test_what_is_idle_makes_room_if_it_may(administered, monkeypatch):
-    encode, held = Calls.encode, asyncio.Event()
-
-    async def wait(*args):
-        await held.wait()
-        return await encode(*args)
-
-    async def test(http):
-        await ask(http, LOAD, name="w1")
-        await ask(http, LOAD, name="w2")
-        monkeypatch.setattr(Calls, "encode", wait)
-        body = {"text": LINES[0], "model": "first"}
-        busy = asyncio.ensure_future(ask(http, "/v1/translations", **body))
-        await until(lambda: _requests(http, "first", 1))
-        await ask(http, LOAD, name="w3")
-        state = await listed(http)
-        assert {"first", "w2", "w3"} == state.keys() - {"memory"}, "w1 was idle for longest"
-        held.set()
-        assert (await busy)["model"] == "first"
-
-    administered(test, memory_budget=3 * MIB, unload_idle=True)
-
-
-async def _requests(http, name, num):
-    return (await listed(http))[name]["requests"] == num
-
-
 def test_a_request_keeps_its_model_while_another_takes_its_name(administered, monkeypatch):
     """Ids that one tokenizer made never meet another model, and no request is lost."""
     encode, held = Calls.encode, asyncio.Event()
@@ -315,7 +185,7 @@ def test_a_request_keeps_its_model_while_another_takes_its_name(administered, mo
         own = await ask(http, "/v1/translations", **body)
         monkeypatch.setattr(Calls, "encode", wait)
         before = asyncio.ensure_future(ask(http, "/v1/translations", **body))
-        await until(lambda: _requests(http, "first", 1))
+        await until(lambda: requests(http, "first", 1))
         found = await ask(http, SWAP, name="first", path="w1")
         assert (found["state"], found["requests"]) == ("ready", 0)
         states = [one["state"] for one in (await http.get(LIST)).json()["models"]]
@@ -343,7 +213,7 @@ def test_requests_of_a_model_that_must_go_get_503(administered, monkeypatch):
     async def test(http):
         monkeypatch.setattr(Calls, "encode", wait)
         asked = asyncio.ensure_future(ask(http, "/v1/translations", 503, text=LINES[0]))
-        await until(lambda: _requests(http, "first", 1))
+        await until(lambda: requests(http, "first", 1))
         found = await ask(http, UNLOAD, 202, name="first", wait=False)
         assert (found["state"], found["requests"]) == ("unloading", 1)
         await ask(http, UNLOAD, name="first", timeout=0)
