@@ -168,7 +168,8 @@ def _read_trie(parts: _Parts, header: _Header) -> list[Order]:
         word = packed.field(count, 0, word_bits).astype(np.int32)
         if count and not 0 <= int(word.max()) < num_words:
             raise ValueError(f"{parts.path} is no sound trie: it has a word {int(word.max()):,}")
-        gram = np.column_stack([word, np.repeat(gram, np.diff(first.astype(np.int64)), 0)])
+        counts_of_parents: np.ndarray = np.diff(first.astype(np.int64))
+        gram = np.column_stack([word, np.repeat(gram, counts_of_parents, 0)])
         log_prob = packed.field(count, word_bits, PROB_BITS).astype(np.uint32) | SIGN
         back_off = np.zeros(count, dtype=np.float32)
         if not is_longest:

@@ -14,6 +14,7 @@ BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 MISSING = -100.0
 LN10 = math.log(10.0)
 ROOT = 0
+NO_WORD = -2  # the word of a token that is none, such as EOS
 
 
 class Order(NamedTuple):
@@ -45,6 +46,12 @@ class NGrams(NamedTuple):
         """The number of each word."""
         return {word: i for i, word in enumerate(self.words)}
 
+    @property
+    def has_unknown_in_ngrams(self) -> bool:
+        """Whether an n-gram of two words or more holds `<unk>`."""
+        unknown = self.numbers.get(UNKNOWN, NO_WORD)
+        return any(bool((order.gram == unknown).any()) for order in self.orders[1:])
+
     def automaton(self, word_of: np.ndarray, weight: float = 1.0) -> Automaton:
         """Return the automaton whose weights are ``weight * log p``, in nats, `</s>` at the end.
 
@@ -52,7 +59,9 @@ class NGrams(NamedTuple):
         shorter one. So weights of an output sum to what KenLM gives the sentence between `<s>` and `</s>`.
 
         Args:
-            word_of: [V] int32, the word that each token is; -1: one that the model lacks.
+            word_of: [V] int32, the word that each token is; -1: one that the model lacks; -2: none, such as
+                EOS. A token that is none, and one from V on, has the back-off of an unknown word, and no
+                n-gram with it.
             weight: factor of all weights.
 
         Raises:

@@ -17,7 +17,7 @@ from pybeam.arguments import number
 from pybeam.automata.arpa import read_arpa
 from pybeam.automata.automaton import NOWHERE, Automaton
 from pybeam.automata.kenlm import is_kenlm, read_kenlm
-from pybeam.automata.ngrams import BEGIN, END, UNKNOWN, NGrams
+from pybeam.automata.ngrams import BEGIN, END, NO_WORD, UNKNOWN, NGrams
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.backends.torch_automata import FINAL, PoolArrays, automaton_step
 from pybeam.models.rows import Rows
@@ -28,6 +28,8 @@ from pybeam.text.tokenizer import Tokenizer
 Unit = Literal["token", "word"]
 SPACES = re.compile(rb"\s+")
 NO_TOKEN = 0
+# an id as a word of a model
+ID = re.compile("0|[1-9][0-9]{0,6}")
 # words of a model that no token is
 MARKS = (BEGIN, END, UNKNOWN)
 
@@ -51,8 +53,8 @@ def language_model(
     may have scores of different numbers of words.
 
     Args:
-        model: the path of an n-gram model, in ARPA's text form (`.gz` too) or in KenLM's binary form; or one
-            that `pybeam.automata` has read; or a function of `rows` that returns log-probabilities [R, V], as
+        model: the path of an n-gram model, in ARPA's text form (`.gz` too) or in KenLM's binary form; or
+            n-grams (`pybeam.automata.ngrams.NGrams`); or a function of `rows` that returns log-probabilities [R, V], as
             `allowed_tokens` takes one.
         tokenizer: a `pybeam.Tokenizer`, or an object whose `vocab()` gives the text of each token. A model of
             tokens names them as the tokenizer's files do; None: it names them by their ids.
@@ -103,10 +105,10 @@ class _Weighted:
 
 
 def _words_of_tokens(model: NGrams, tokenizer: Any) -> np.ndarray:
-    """[V] int32, the word of each token; -1: none."""
+    """[V] int32, the word of each token, as `NGrams.automaton` takes them."""
     numbers = model.numbers
     if tokenizer is None:
-        ids = {word: int(word) for word in model.words if word.isdecimal()}
+        ids = {word: int(word) for word in model.words if ID.fullmatch(word)}
     elif isinstance(tokenizer, Tokenizer):
         ids = tokenizer.target_ids
     else:
@@ -119,7 +121,15 @@ def _words_of_tokens(model: NGrams, tokenizer: Any) -> np.ndarray:
             f"`model` must have words that are tokens, but has such as {known}; is it a model of words, "
             "`unit='word'`, or of another tokenizer?"
         )
-    words = np.full(max(common.values()) + 1, NOWHERE, dtype=np.int32)
+    words = np.full(max(common.values()) + 1, NO_WORD, dtype=np.int32)
+    if model.has_unknown_in_ngrams:
+        if tokenizer is None:
+            raise ValueError(
+                f"`tokenizer` must say which tokens are {UNKNOWN}, which n-grams of the model hold, but is None"
+            )
+        written = Vocabulary.of(tokenizer).written
+        words = np.full(max(len(words), *(token + 1 for token in written)), NO_WORD, dtype=np.int32)
+        words[written] = NOWHERE
     for word, token in common.items():
         words[token] = numbers[word]
     return words
@@ -187,7 +197,7 @@ class Endings:
     """
 
     def __init__(self, vocabulary: Vocabulary, words: list[str]) -> None:
-        known = {word.encode(): i for i, word in enumerate(words)}
+        known = {word.encode("utf-8", "surrogateescape"): i for i, word in enumerate(words)}
         unknown = len(words)  # has no edge
         parts = [_split(text or b"") for text in (*vocabulary.opening, *vocabulary.tokens)]
         groups: dict[tuple[bytes, tuple[int, ...]], int] = {}
@@ -216,6 +226,7 @@ class Endings:
             inner,
             hashes[order],
             by_hash,
+            np.array(unknown, dtype=np.int32),
         )
         self.tensors = tuple(torch.from_numpy(array) for array in arrays)
 
@@ -269,6 +280,7 @@ class _Endings:
         inner: Tensor,
         hashes: Tensor,
         numbers: Tensor,
+        unknown: Tensor,
     ) -> None:
         self.group, self.factor, self.addend = (
             group,
@@ -276,13 +288,12 @@ class _Endings:
             addend,
         )  # [2, V]: at the beginning, later
         self.head_factor, self.head, self.inner = head_factor, head, inner  # by group
-        self._hashes, self._numbers = hashes, numbers
+        self._hashes, self._numbers, self._unknown = hashes, numbers, unknown
 
     def word(self, hashed: Tensor) -> Tensor:
         """The numbers [...] of words by their hashes; one that has no edge for an unknown word."""
         place = torch.searchsorted(self._hashes, hashed).clamp(max=len(self._hashes) - 1)
-        unknown = len(self._hashes)
-        return torch.where(self._hashes[place] == hashed, self._numbers[place], unknown).to(INT)
+        return torch.where(self._hashes[place] == hashed, self._numbers[place], self._unknown)
 
 
 class _Walk:

@@ -85,7 +85,10 @@ def test_unknown_words_have_longer_ngrams_where_the_model_has_them():
     pair = Order(
         np.array([[3, 0]], np.int32), np.array([-0.125], np.float32), np.zeros(1, np.float32)
     )
-    automaton = NGrams(words, [unigrams, pair]).automaton(np.array([3, -1, -1], dtype=np.int32))
+    model = NGrams(words, [unigrams, pair])
+    assert model.has_unknown_in_ngrams
+    automaton = model.automaton(np.array([3, -1, -1, -2], dtype=np.int32))
+    assert automaton.tokens.tolist() == [0, 1, 2]
     for token in (1, 2):
         assert automaton.score([0, token]) == pytest.approx(LN10 * (-0.25 - 0.125 - 0.5), rel=1e-6)
     assert automaton.score([1, 1]) == pytest.approx(LN10 * (-1.0 - 1.0 - 0.5), rel=1e-6)

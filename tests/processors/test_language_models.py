@@ -11,6 +11,7 @@ import torch
 
 import pybeam
 from pybeam.automata.arpa import read_arpa
+from pybeam.automata.ngrams import NGrams
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.processors import language_model, suppress_tokens
 from support.laws import decoded, essence
@@ -158,3 +159,36 @@ def test_errors(path):
     with pytest.raises(pybeam.DecodeError, match=r"must return log-probabilities \[R, V\]"):
         chain = [language_model(lambda rows: torch.zeros(1))]
         pybeam.Decoder(random_model(1), pybeam.greedy(max_length=2, processors=chain)).decode([[1]])
+
+
+def test_words_may_have_bytes_that_are_no_text(path):
+    """They are words of their own, and take no unknown word's place."""
+    model = read_arpa(path)
+    odd = NGrams([*model.words[:-1], "\udcff"], model.orders)
+    chain = [language_model(odd, Texts(), weight=1.0, unit="word")]
+    search = pybeam.fixed_beam(2, n_best=2, max_length=4, processors=chain)
+    [result] = pybeam.Decoder(random_model(3, len(TEXTS)), search).decode([[1]])
+    assert result.hypotheses
+    [*_, unknown] = chain[0].endings.tensors
+    assert int(unknown) == len(odd.words)
+
+
+def test_tokens_that_no_word_names_are_unknown_and_eos_is_none(tmp_path):
+    path = tmp_path / "unknown.arpa"
+    text = ARPA.replace("ngram 2=9", "ngram 2=10")
+    path.write_text(text.replace("-0.3\t<s> the", "-0.4\tking <unk>\n-0.3\t<s> the"), "utf-8")
+    rule = language_model(path, Names(), weight=1.0)
+    # "é" is a word, and nothing else in the vocabulary is unknown; ids behind it back off
+    assert rule.automaton.step(rule.automaton.walk([4]).state, 9).weight < -3
+    rule.check(random_model(1, 6))
+    with pytest.raises(ValueError, match="which tokens are <unk>"):
+        language_model(_numbered(path))
+
+
+def _numbered(path):
+    numbers = path.with_name("numbers.arpa")
+    text = path.read_text("utf-8")
+    for token, name in enumerate(Names().vocab()):
+        text = text if name is None else text.replace(name, str(token))
+    numbers.write_text(text, "utf-8")
+    return numbers
