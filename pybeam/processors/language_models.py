@@ -54,8 +54,8 @@ def language_model(
 
     Args:
         model: the path of an n-gram model, in ARPA's text form (`.gz` too) or in KenLM's binary form; or
-            n-grams (`pybeam.automata.ngrams.NGrams`); or a function of `rows` that returns log-probabilities [R, V], as
-            `allowed_tokens` takes one.
+            n-grams (`pybeam.automata.ngrams.NGrams`); or a function of `rows` that returns log-probabilities
+            [R, V], as `allowed_tokens` takes one.
         tokenizer: a `pybeam.Tokenizer`, or an object whose `vocab()` gives the text of each token. A model of
             tokens names them as the tokenizer's files do; None: it names them by their ids.
         weight: factor of log-probabilities.
@@ -125,7 +125,7 @@ def _words_of_tokens(model: NGrams, tokenizer: Any) -> np.ndarray:
     if model.has_unknown_in_ngrams:
         if tokenizer is None:
             raise ValueError(
-                f"`tokenizer` must say which tokens are {UNKNOWN}, which n-grams of the model hold, but is None"
+                f"`tokenizer` must say which tokens are {UNKNOWN}, which n-grams hold here, but is None"
             )
         written = Vocabulary.of(tokenizer).written
         words = np.full(max(len(words), *(token + 1 for token in written)), NO_WORD, dtype=np.int32)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.arguments import whole
+from pybeam.arguments import some, whole
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Fifo
 from pybeam.models.base import Model
@@ -145,6 +145,9 @@ def exact_search(
     search of Stahlberg and Byrne 2019 ("On NMT Search Errors and Model Errors: Cat Got Your Tongue?"),
     with many beginnings in each step of the model.
 
+    Settings of the model's folder, such as forced tokens and penalties, are no part of the model's
+    log-probabilities; leave them out with `Model.without`.
+
     The mode of a translation model is often short, or empty. The time grows with the number of beginnings
     that are more probable than the mode, from a few dozen to millions.
 
@@ -155,19 +158,25 @@ def exact_search(
         min_length: tokens of an output at least, without EOS.
         width: rows of one search at most, 1 to 4,096.
         together: searches that run at once, of all sources.
-        max_expansions: rows after which a source is given up; it has the best output found so far, and
-            `is_exact` is false. None: none is given up.
+        max_expansions: rows after which a source is given up, at the next round of searches; it has the best
+            output found so far, and `is_exact` is false. None: none is given up.
         progress: is told how many sources are done, and of how many.
 
     Returns:
         a result for each source, in order.
 
     Raises:
-        ValueError, TypeError: an option is out of range, or a source is none for the model.
+        ValueError, TypeError: an option is out of range, a source is none for the model, or the model has
+            settings that a search applies.
     """
     whole("together", together, 1)
     if max_expansions is not None:
         whole("max_expansions", max_expansions, 1)
+    if model.settings.names:
+        raise ValueError(
+            f"`model` must have no settings of its folder, but has {some(model.settings.names)}; leave them "
+            "out with `model.without(…)`"
+        )
     bounded = Bounded(width=width)
     first = optimal_beam(FIRST_WIDTH, min_length=min_length, max_length=max_length)
     algorithm = dataclasses.replace(first, width=width, processors=(bounded,))
@@ -212,10 +221,9 @@ class _Search:
         self._best: Node | None = None
         self._open = [Node((), 0.0)]
         self._expansions = 0
-        # the source's own prefix, which every output begins with
-        self._prefix = (
-            tuple(first.hypotheses[0].tokens[: request.prefix_length]) if first.hypotheses else ()
-        )
+        # of the source, unless the request has one
+        prefix = getattr(request.source, "prefix", ()) if request.prefix is None else request.prefix
+        self._prefix = tuple(prefix)
         self._meet(Node((), 0.0), first)
 
     def goes_on(self, most: float) -> bool:

@@ -8,7 +8,9 @@ import math
 import pytest
 
 import pybeam
+from pybeam.models import Settings
 from pybeam.study.exact import exact_search
+from pybeam.text.encoded import Encoded
 from support.search_models import EOS, next_logits, random_model
 
 V, LENGTH = 6, 5
@@ -77,3 +79,25 @@ def test_progress_and_errors():
         exact_search(model, [[1]], max_length=3, width=0)
     with pytest.raises(ValueError, match="`together`"):
         exact_search(model, [[1]], max_length=3, together=0)
+
+
+def test_a_prefix_of_the_source_counts():
+    """As where `Tokenizer.encode` says that outputs begin with a language's tag."""
+    model = random_model(2, V)
+    [result] = exact_search(model, [Encoded([1], [3, 2])], max_length=LENGTH)
+    scores = modes(model, 0, prefix=(3, 2))
+    assert result.tokens == max(scores, key=scores.__getitem__)
+    [without] = exact_search(
+        model, [pybeam.Request(Encoded([1], [3, 2]), prefix=[])], max_length=LENGTH
+    )
+    scores = modes(model, 0)
+    assert without.tokens == max(scores, key=scores.__getitem__)
+
+
+def test_settings_of_a_folder_are_refused():
+    model = random_model(2, V)
+    model.settings = Settings(min_length=3, exponential_decay_length_penalty=(0, 2.0))
+    with pytest.raises(ValueError, match="must have no settings of its folder"):
+        exact_search(model, [[1]], max_length=LENGTH)
+    [result] = exact_search(model.without(*model.settings.names), [[1]], max_length=LENGTH)
+    assert result.is_exact
