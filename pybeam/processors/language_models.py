@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -267,33 +267,26 @@ def _power(text: bytes) -> int:
     return _signed(pow(BASE, len(text), 1 << 64))
 
 
-class _Endings:
+class _Endings(NamedTuple):
     """`Endings.tensors` on the device."""
 
-    def __init__(
-        self,
-        group: Tensor,
-        factor: Tensor,
-        addend: Tensor,
-        head_factor: Tensor,
-        head: Tensor,
-        inner: Tensor,
-        hashes: Tensor,
-        numbers: Tensor,
-        unknown: Tensor,
-    ) -> None:
-        self.group, self.factor, self.addend = (
-            group,
-            factor,
-            addend,
-        )  # [2, V]: at the beginning, later
-        self.head_factor, self.head, self.inner = head_factor, head, inner  # by group
-        self._hashes, self._numbers, self._unknown = hashes, numbers, unknown
+    # [2, V]: at the beginning of a text, and later
+    group: Tensor
+    factor: Tensor
+    addend: Tensor
+    # by group
+    head_factor: Tensor
+    head: Tensor
+    inner: Tensor
+    # of the model's words
+    hashes: Tensor
+    numbers: Tensor
+    unknown: Tensor
 
     def word(self, hashed: Tensor) -> Tensor:
         """The numbers [...] of words by their hashes; one that has no edge for an unknown word."""
-        place = torch.searchsorted(self._hashes, hashed).clamp(max=len(self._hashes) - 1)
-        return torch.where(self._hashes[place] == hashed, self._numbers[place], self._unknown)
+        place = torch.searchsorted(self.hashes, hashed).clamp(max=len(self.hashes) - 1)
+        return torch.where(self.hashes[place] == hashed, self.numbers[place], self.unknown)
 
 
 class _Walk:
