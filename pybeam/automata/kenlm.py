@@ -248,7 +248,7 @@ class _Level:
         for begin, last in self._pairs(path):
             first_word = self.gram[begin, 0]
             key = own[last] ^ (first_word.astype(np.uint64) + np.uint64(1)) * TIMES_WORD
-            place = _places_of(table["key"], key)
+            place = _places_of(table["key"], key, path)
             found = np.flatnonzero(place >= 0)
             grams.append(np.column_stack([first_word[found], self.gram[last[found]]]))
             keys.append(key[found])
@@ -285,7 +285,7 @@ class _Level:
             start = end
 
 
-def _places_of(table: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _places_of(table: np.ndarray, key: np.ndarray, path: Path) -> np.ndarray:
     """Where keys [n] are in a table of linear probing; -1: not there."""
     size = np.uint64(len(table))
     place = (key % size).astype(np.int64)
@@ -300,5 +300,6 @@ def _places_of(table: np.ndarray, key: np.ndarray) -> np.ndarray:
             return result
         open_, place = open_[goes_on], (place[goes_on] + 1) % len(table)
     raise ValueError(
-        f"a table of n-grams must have an empty place among {MOST_PLACES:,}, but has none; give the ARPA file"
+        f"{path} must have an empty place among {MOST_PLACES:,} of a table of n-grams, but has none; give "
+        "the ARPA file"
     )

@@ -75,11 +75,21 @@ def language_model(
         return Function(_Weighted(model, weight), stage)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
-        model = read_kenlm(path) if is_kenlm(path) else read_arpa(path)
+        read = read_kenlm(path) if is_kenlm(path) else read_arpa(path)
+        try:
+            return _of_ngrams(read, tokenizer, weight, unit, stage)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
     if not isinstance(model, NGrams):
         raise TypeError(
             f"`model` must be a path, n-grams or a function of `rows`, but is {type(model).__name__}"
         )
+    return _of_ngrams(model, tokenizer, weight, unit, stage)
+
+
+def _of_ngrams(
+    model: NGrams, tokenizer: Any, weight: float, unit: Unit, stage: Stage
+) -> TokenLanguageModel | WordLanguageModel:
     if unit == "word":
         endings = Endings(Vocabulary.of(tokenizer), model.words)
         words = np.arange(len(model.words), dtype=np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ def test_an_unsound_trie_is_refused_before_its_numbers_overflow(tmp_path):
 def test_a_table_without_an_empty_place_is_refused():
     full = np.arange(1, 2001, dtype=np.uint64)
     with pytest.raises(ValueError, match="an empty place"):
-        _places_of(full, np.array([5000], dtype=np.uint64))
+        _places_of(full, np.array([5000], dtype=np.uint64), Path("own.binary"))
 
 
 def test_words_may_hold_spaces_that_are_no_ascii(tmp_path):

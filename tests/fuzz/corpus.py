@@ -21,6 +21,7 @@ import pybeam
 from pybeam.corpus.manifest import InputFile, Manifest, PartEntry
 from support.built_in_models import saved
 from support.item_lists import random_items
+from support.ngrams import ARPA, BINARY
 from support.paths import MODEL, ROOT
 from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
@@ -71,6 +72,14 @@ def save_shortlists(directory: Path) -> None:
     (directory / "lex.s2t").write_bytes(table)
     (directory / "lex.s2t.gz").write_bytes(gzip.compress(table, mtime=0))
     (directory / "vmap.txt").write_text("\t1 2\n3 4\t5 6\n5\t6\n", "utf-8")
+
+
+def save_ngrams(directory: Path) -> None:
+    """A language model as text, packed, and in both of KenLM's forms."""
+    (directory / "own.arpa").write_text(ARPA, "utf-8")
+    (directory / "own.arpa.gz").write_bytes(gzip.compress(ARPA.encode(), mtime=0))
+    for kind, content in BINARY.items():
+        (directory / f"own.{kind}").write_bytes(content)
 
 
 def save_spoken(directory: Path) -> None:
@@ -235,6 +244,7 @@ def manifest() -> Manifest:
 MAKERS: dict[str, Callable[[Path], object]] = {
     "catalogue": save_catalogue,
     "manifest": save_manifest,
+    "n-grams": save_ngrams,
     "rnn": save_tiny_rnn,
     "shortlist": save_shortlists,
     "spoken": save_spoken,

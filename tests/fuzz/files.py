@@ -20,6 +20,7 @@ from pybeam.corpus.readers import Corpus
 from pybeam.models import ConformerTransformer, SpeechTransformer
 from pybeam.models.base import Model
 from pybeam.models.onnx.model import OnnxSpeechModel
+from pybeam.processors import language_model
 from pybeam.speech.whisper.assets import load_transcription
 
 # these may be said of a file; DecodeError holds the errors of requests
@@ -127,6 +128,16 @@ def read_shortlists(directory: Path) -> None:
     pybeam.Shortlist.from_vmap(directory / "vmap.txt", (ids, ids)).tokens_of([3, 4, 5])
 
 
+class Names:
+    def vocab(self) -> list[str | None]:
+        return [None, None, "the", "old", "king", "é"]
+
+
+def read_ngrams(directory: Path) -> None:
+    for name in ("own.arpa", "own.arpa.gz", "own.probing", "own.trie"):
+        language_model(directory / name, Names())
+
+
 def the_file(directory: Path) -> Path:
     """Return the file of a directory that has one, whose name says how it is read; it may be missing."""
     return next(directory.iterdir(), directory / "in.jsonl")
@@ -221,6 +232,7 @@ USES: dict[str, tuple[Callable[[Path], None], ...]] = {
     **dict.fromkeys(TEXTS, (read_lines,)),
     **dict.fromkeys(CODECS, (read_sound,)),
     "manifest": (read_manifest,),
+    "n-grams": (read_ngrams,),
     "pairs": (read_texts,),
     **dict.fromkeys(("pickled", "pickled before torch 1.6"), (convert_and_decode,)),
     "processor": (read_features,),

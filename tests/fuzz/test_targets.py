@@ -20,7 +20,7 @@ needs_native = pytest.mark.skipif(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_damaged_files(seed):
-    files.case(seed, ("catalogue", "rnn", "shortlist", "wav"))
+    files.case(seed, ("catalogue", "n-grams", "rnn", "shortlist", "wav"))
 
 
 @pytest.mark.parametrize("seed", range(5))
