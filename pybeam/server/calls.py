@@ -81,7 +81,6 @@ class Calls:
         """
         model = self.models.pick(name, source, target, takes_sound=takes_sound)
         model.gate.enter(http.scope)
-        model.last_used = time.monotonic()
         return model
 
     async def encode(

@@ -19,11 +19,12 @@ class Gate:
 
     Attributes:
         num_active: so many.
+        last_used: when one last came or had been answered; on the monotonic clock.
         closing: is set when it closes, upon which live sessions end.
     """
 
     def __init__(self) -> None:
-        self.num_active = 0
+        self.num_active, self.last_used = 0, time.monotonic()
         self.closing = asyncio.Event()
 
     @property
@@ -32,8 +33,12 @@ class Gate:
 
     def enter(self, scope: Scope) -> None:
         """Count a request until it has been answered, which `Gated` notices."""
-        self.num_active += 1
+        self.num_active, self.last_used = self.num_active + 1, time.monotonic()
         scope.setdefault("state", {}).setdefault("gates", []).append(self)
+
+    def leave(self) -> None:
+        """Count a request no more."""
+        self.num_active, self.last_used = self.num_active - 1, time.monotonic()
 
     async def wait_until_empty(self, seconds: float) -> bool:
         """Wait until every request has been answered; returns False if that takes longer."""
@@ -64,4 +69,4 @@ class Gated:
             await self._app(scope, receive, send)
         finally:
             for gate in scope["state"].pop("gates"):
-                gate.num_active -= 1
+                gate.leave()

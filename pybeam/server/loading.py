@@ -68,10 +68,18 @@ class ModelFolders:
         """Return the names of the folders that have weights."""
         found = set()
         for root in self._roots:
-            for folder in root.iterdir() if root.is_dir() else ():
-                if folder.is_dir() and weights_among([one.name for one in folder.iterdir()]):
+            for folder in _content(root):
+                if weights_among([one.name for one in _content(folder)]):
                     found.add(folder.name)
         return sorted(found)
+
+
+def _content(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing if it is none, or cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 class Loading:

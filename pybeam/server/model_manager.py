@@ -156,6 +156,7 @@ class ModelManager:
         known = self._named.get(name)
         if known is None or known.model is None:
             raise APIError(404, f"`name` must be that of a model, but {name!r} is none", "name")
+        self._check_that_it_loads()
         directory = known.directory if path is None else self._find(path)
         if known.loading is None:
             self._begin(known, directory)
@@ -190,10 +191,13 @@ class ModelManager:
             one.until = min(one.until, time.monotonic() + has_time)
         return found
 
-    def _find(self, path: str) -> str:
+    def _check_that_it_loads(self) -> None:
         if self._loader is None or not self._folders:
             problem = "this server loads no models; start it with `--model-folder`"
             raise APIError(403, problem, "path")
+
+    def _find(self, path: str) -> str:
+        self._check_that_it_loads()
         return self._folders.find(path)
 
     def _begin(self, known: Managed, directory: str) -> None:
@@ -255,7 +259,7 @@ class ModelManager:
             for one in self._named.values()
             if one is not known and one.state == "ready" and one.model and one.model.is_idle
         ]
-        idle.sort(key=lambda one: one.model.last_used if one.model else 0.0)
+        idle.sort(key=lambda one: one.model.gate.last_used if one.model else 0.0)
         leaving: list[Managed] = []
         while self._unloads_idle and free < num_bytes and idle:
             leaving.append(idle.pop(0))

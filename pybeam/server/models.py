@@ -92,7 +92,7 @@ class ServedModel:
         self.name, self.directory, self.decoder = name, directory, decoder
         self.decoders = decoder, *others
         # requests that were given it stay within until they are answered
-        self.gate, self.last_used, self.created = Gate(), time.monotonic(), int(time.time())
+        self.gate, self.created = Gate(), int(time.time())
         self.transcripts = transcripts
         # for target texts
         self.plain_tokenizer = for_any_language(tokenizers)

@@ -13,7 +13,7 @@ from pybeam.cli import main
 from pybeam.cli.loading import Setup
 from pybeam.cli.serve import ServeOptions, load_models, parse_bytes
 from pybeam.cli.serve import serve as command
-from pybeam.server.loading import Loading, in_thread, in_words
+from pybeam.server.loading import Loading, ModelFolders, in_thread, in_words
 from support.paths import MODEL
 
 needs_counts = pytest.mark.skipif(
@@ -57,6 +57,25 @@ def test_a_server_whose_models_do_not_fit_reads_none():
         load_models(models, setup, ServeOptions(), budget=20 << 20)
     sizes = "is 20 MiB, but weights need 28.91 MiB (a 14.46 MiB, b 14.46 MiB)"
     assert sizes in caught.value.message
+
+
+def test_folders_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
+    """Root reads every folder, so the system's answer is made here."""
+    for name in ("a", "b", "closed"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "model.safetensors").touch()
+    (tmp_path / "models" / "file").touch()
+    (tmp_path / "closed").mkdir()
+    iterdir = Path.iterdir
+
+    def refuse(folder):
+        if folder.name == "closed":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    roots = [str(tmp_path / name) for name in ("models", "closed", "none")]
+    assert ModelFolders(roots).names() == ["a", "b"]
 
 
 @needs_counts

@@ -238,14 +238,16 @@ def test_folders_elsewhere_are_not_loaded(administered, folder, tmp_path):
         for name in ("a b", "", "x" * 129, "a\nb"):
             await ask(http, LOAD, 400, name=name, path="w1")
         await ask(http, LOAD, name="whole", path=str(folder / "w1"))
+        found = await ask(http, SWAP, 422, name="first")
+        assert f"{MODEL}/width" in found["error"]["message"], "it reads its own folder again"
 
     administered(test)
 
     async def closed(http):
         found = await ask(http, LOAD, 403, name="w1")
         assert "start it with `--model-folder`" in found["error"]["message"]
-        found = await ask(http, SWAP, 422, name="first")
-        assert f"{MODEL}/width" in found["error"]["message"], "it reads its own folder again"
+        found = await ask(http, SWAP, 403, name="first")
+        assert "start it with `--model-folder`" in found["error"]["message"]
 
     administered(closed, model_folders=())
 

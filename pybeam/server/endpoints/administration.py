@@ -78,7 +78,9 @@ class ModelAnswer(BaseModel):
     path: str | None
     bytes: int = Field(description="Of its weights in memory.")
     requests: int = Field(description="Those that have it until they are answered.")
-    idle_seconds: float | None = Field(description="Since a request was last given it.")
+    idle_seconds: float | None = Field(
+        description="Since a request was last given it, or was answered."
+    )
     loading: LoadingAnswer | None = None
     error: str | None = Field(default=None, description="Why the last attempt to load it failed.")
 
@@ -172,7 +174,7 @@ def _written(managed: Managed) -> ModelAnswer:
         path=managed.directory,
         bytes=managed.num_bytes,
         requests=0 if model is None else model.gate.num_active,
-        idle_seconds=None if model is None else round(time.monotonic() - model.last_used, 3),
+        idle_seconds=None if model is None else round(time.monotonic() - model.gate.last_used, 3),
         loading=coming,
         error=managed.error,
     )
