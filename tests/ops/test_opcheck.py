@@ -83,14 +83,14 @@ def as_lists(arguments: list) -> tuple:
 
 def append_arguments() -> tuple:
     tree, state = open_tree(), []
-    tree._backend = type("Recorder", (), {"tree_append": lambda *args: state.extend(args)})
+    tree.backend = type("Recorder", (), {"tree_append": lambda *args: state.extend(args)})
     tree.append(ints([0]), tree_survivors(ints([[5]]), ints([[0]]), torch.zeros(1, 1)), 9)
     return as_lists(state)
 
 
 def release_arguments() -> tuple:
     tree, state = open_tree(), []
-    tree._backend = type("Recorder", (), {"tree_release": lambda *args: state.extend(args)})
+    tree.backend = type("Recorder", (), {"tree_release": lambda *args: state.extend(args)})
     tree.release(ints([2]))
     return as_lists(state)
 
