@@ -57,7 +57,10 @@ class Vocabulary:
         """
         if isinstance(tokenizer, Vocabulary):
             return tokenizer
-        found = _FOUND.get(tokenizer)
+        try:
+            found = _FOUND.get(tokenizer)
+        except TypeError:  # nothing can refer to it weakly
+            return _read(tokenizer)
         if found is None:
             found = _FOUND[tokenizer] = _read(tokenizer)
         return found

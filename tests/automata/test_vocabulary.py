@@ -209,6 +209,7 @@ def test_a_token_must_have_a_text_of_its_own(tmp_path):
     [
         (Texts("abc"), "must give a list of texts, or texts by id, but gives str"),
         (Texts([5]), "must give str, bytes or None, but gives 5"),
+        (3, "`tokenizer` must be a pybeam.Tokenizer, .* but is int"),
         (print, "`tokenizer` must be a pybeam.Tokenizer, .* but is builtin_function_or_method"),
     ],
 )
