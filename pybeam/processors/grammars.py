@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -86,13 +86,18 @@ class GrammarConstraint(Processor):
         return logits if found is None else limited(logits, found)
 
 
+class Kept(NamedTuple):
+    """The states of a slot's last rows, and of the rows before them, from which a step is done again."""
+
+    num_nodes: int  # of the slot in that step
+    states: dict[int, State]  # by node
+
+
 class Tracker:
     """The states of the rows of one decode. Each follows from the state of the row that it goes on from."""
 
     def __init__(self) -> None:
-        # by slot and node: those of a slot's last rows, and of the rows before them, from which a step that
-        # is done again goes on
-        self._kept: dict[int, dict[int, State]] = {}
+        self._kept: dict[int, Kept] = {}  # by slot
 
     def masks(self, rows: Rows, number: Tensor, vocab_size: int) -> np.ndarray | None:
         """Return a bit for every token of each row, [R, W] uint8; None: everything is allowed.
@@ -133,13 +138,17 @@ class Tracker:
         parents = tree.parent[row_slot, rows.node.long()].tolist()
         generated, nodes = rows.num_generated.tolist(), rows.node.tolist()
         tokens, offset = rows.token.tolist(), rows.offset.tolist()
-        states, moved = [NOWHERE] * len(numbers), dict[int, dict[int, State]]()
+        states, moved = [NOWHERE] * len(numbers), dict[int, Kept]()
+        num_nodes = tree.num_nodes.tolist()
         for slot, first, last in zip(rows.slot.tolist(), offset[:-1], offset[1:], strict=True):
             number = max(numbers[first:last], default=NO_GRAMMAR)
             if number == NO_GRAMMAR:
                 continue
-            grammar, before = _GRAMMARS[number], self._kept.get(slot, {})
-            own = moved[slot] = {}
+            grammar, (num_before, before) = _GRAMMARS[number], self._kept.get(slot, Kept(0, {}))
+            # a chain with state sees the guesses of a step in turn, each behind those before
+            goes_on = num_before == num_nodes[slot] and nodes[first] > max(before, default=-1)
+            own = before if goes_on else {}
+            moved[slot] = Kept(num_nodes[slot], own)
             for row in range(first, last):
                 parent = parents[row]
                 if generated[row] < 0:
@@ -154,7 +163,6 @@ class Tracker:
                     own[parent] = known[parent]
                 own[nodes[row]] = states[row] = state
         waiting = self._kept.keys() - moved.keys()
-        num_nodes = tree.num_nodes.tolist() if waiting else []
         # those of slots that are empty are of nobody
         self._kept = {slot: self._kept[slot] for slot in waiting if num_nodes[slot]} | moved
         return states

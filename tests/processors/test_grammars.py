@@ -239,6 +239,23 @@ def test_guesses_are_checked_against_the_grammar(guessing):
     assert any(result.hypotheses for result in found)
 
 
+@pytest.mark.parametrize("guessing", GUESSING)
+def test_guesses_are_checked_beside_other_processors_with_state(guessing):
+    """Such a chain sees one guess of each source at a time."""
+    rule = processors.grammar('start: ("a" | "b")* "c"', TINY)
+    options = {"max_length": 12, "processors": [rule, processors.regex("[abc]*", TINY)]}
+    model, sources = random_model(7, len(TEXTS)), [[3], [4, 5], [6]]
+    expected = pybeam.Decoder(model, pybeam.greedy(**options)).decode(sources)
+    decoder = pybeam.Decoder(model, guessing(**options))
+    found = decoder.decode(sources)
+    assert [r.hypotheses for r in found] == [r.hypotheses for r in expected]
+    assert any(result.hypotheses for result in found)
+    [tracker] = rule._trackers.values()
+    # states of steps before are not kept: some output had 12 steps
+    assert max(result.steps for result in found) == 12
+    assert max(len(kept.states) for kept in tracker._kept.values()) <= 4
+
+
 def test_requests_bring_grammars_of_their_own():
     """Rows with several grammars, and with none, share a step; alone they are the same to the bit."""
     neutral = processors.grammar(None, JSON_TEXTS)
@@ -361,4 +378,4 @@ def test_states_are_kept_for_the_last_rows_alone():
     )
     decoder.decode([[3], [4], [5], [6], [7]])
     [tracker] = rule._trackers.values()
-    assert 0 < sum(map(len, tracker._kept.values())) <= 2 * 2 * 3
+    assert 0 < sum(len(kept.states) for kept in tracker._kept.values()) <= 2 * 2 * 3
