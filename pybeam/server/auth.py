@@ -46,6 +46,10 @@ class Caller:
     allowance: Allowance
 
 
+class Withdrawn(Exception):
+    """The key of a session is no more."""
+
+
 class Keys:
     """The keys that open the server; without any it is open to all.
 
@@ -111,10 +115,19 @@ class Keys:
     def admit(self, scope: Scope, key: bytes | None) -> None:
         """Let a request of this key begin; None: it has none.
 
+        Raises:
+            APIError: 401, the key is missing or wrong; 429, nothing is left of its limits.
+        """
+        unit = "audio_seconds" if scope["path"].startswith(AUDIO_FOLDERS) else "tokens"
+        self.know(scope, key, unit).allowance.begin(unit)
+
+    def know(self, scope: Scope, key: bytes | None, unit: str) -> Caller:
+        """Return whose key it is, who pays for this request in `unit`. None: there is none.
+
         The time that this takes does not depend on how much of a key is right: a hash is looked up.
 
         Raises:
-            APIError: 401, the key is missing or wrong; 429, nothing is left of its limits.
+            APIError: 401, the key is missing, wrong or withdrawn.
         """
         caller = None if key is None else self._callers.get(digest_of(key.strip()))
         if caller is None:
@@ -123,9 +136,8 @@ class Keys:
                 "an API key is missing or wrong; send the header `Authorization: Bearer KEY`",
                 code="invalid_api_key",
             )
-        unit = "audio_seconds" if scope["path"].startswith(AUDIO_FOLDERS) else "tokens"
         scope.setdefault("state", {}).update(caller=caller, unit=unit)
-        caller.allowance.begin(unit)
+        return caller
 
     def check(self, request: HTTPConnection, given: str | None = None) -> None:
         """Raise APIError unless the request has been admitted, or the key that its body gives admits it."""

@@ -101,13 +101,13 @@ class Allowance:
                 meter.most = most
                 self._meters[unit, period] = meter
 
-    def begin(self, unit: str) -> None:
-        """Take a request that will use `unit`: tokens or audio_seconds.
+    def begin(self, *units: str) -> None:
+        """Take a request that will use `units`: tokens or audio_seconds, or none that is not paid yet.
 
         Raises:
             APIError: 429, nothing is left. Nothing is taken then.
         """
-        self.check("requests", unit)
+        self.check("requests", *units)
         self.take("requests", 1)
 
     def check(self, *units: str) -> None:

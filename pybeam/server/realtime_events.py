@@ -182,6 +182,19 @@ def shown_in_first_version(session: Session) -> dict[str, Any]:
     }
 
 
+def message_item(item_id: str) -> dict[str, Any]:
+    """Return the message that a turn becomes, before its transcript."""
+    content = [{"type": "input_audio", "transcript": None}]
+    return {
+        "id": item_id,
+        "object": "realtime.item",
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": content,
+    }
+
+
 def _of_first_version(given: Mapping[str, Any]) -> dict[str, Any]:
     names = {
         "input_audio_format": "format",

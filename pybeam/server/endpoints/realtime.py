@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from pybeam.server.auth import bearer_of, charge, check_sound
+from pybeam.server.auth import Caller, Withdrawn, bearer_of, charge, check_sound
 from pybeam.server.calls import Calls
 from pybeam.server.connections import REALTIME
 from pybeam.server.endpoints.audio import SegmentLogProbs, known_model
@@ -30,6 +30,7 @@ from pybeam.server.realtime_events import (
     changed,
     checked,
     event_of,
+    message_item,
     shown_in_first_version,
 )
 from pybeam.server.schemas import Serving
@@ -50,8 +51,10 @@ PROTOCOL = "realtime"
 FIRST_VERSION = "realtime=v1"
 # turns that wait for their transcripts; then no more sound is taken
 MOST_WAITING = 4
-# codes of RFC 6455: the server stops, or wants no more
-GOING_AWAY, NORMAL, FAILED = 1001, 1000, 1011
+# of sound that a client commits, as at OpenAI
+SHORTEST_MS = 100
+# codes of RFC 6455: the server stops, or wants no more, or no longer this client
+GOING_AWAY, NORMAL, REFUSED, FAILED = 1001, 1000, 1008, 1011
 
 
 @router.websocket(REALTIME)
@@ -155,6 +158,8 @@ class RealtimeSession:
             code = NORMAL if self._gate.is_open else GOING_AWAY
         except WebSocketDisconnect:
             return
+        except Withdrawn:
+            code = REFUSED
         except Exception as error:
             code = FAILED
             logger.error("a live session failed", exc_info=error)
@@ -170,8 +175,7 @@ class RealtimeSession:
                 await self._take(message)
         finally:
             closing.cancel()
-        if self._turns is not None:
-            await self._cut(await asyncio.to_thread(self._turns.end))
+        await self._cut(await self._ended())
         await self._items.put(None)
 
     async def _next(self, closing: asyncio.Future[Any]) -> dict[str, Any] | None:
@@ -206,6 +210,8 @@ class RealtimeSession:
             await self._do(checked(content, len(text or "")))
         except APIError as error:
             await self._send("error", error={**content_of(error), "event_id": event_id})
+            if error.status == 401:
+                raise Withdrawn from error
         except (ImportError, TypeError, ValueError) as error:
             await self._send("error", error={**content_of(refused(error)), "event_id": event_id})
 
@@ -236,7 +242,13 @@ class RealtimeSession:
         is_first = event.type.startswith("transcription_session")
         await self._send_session("updated", is_first_version=is_first)
 
+    def _caller(self) -> Caller | None:
+        """Return whose session it is; None: anybody's. Raises APIError, 401, if the key is withdrawn."""
+        keys, scope = self._calls.keys, self._socket.scope
+        return keys.know(scope, bearer_of(scope), "audio_seconds") if keys else None
+
     async def _append(self, event: Append) -> None:
+        self._caller()
         check_sound(self._socket)
         try:
             chunk = base64.b64decode(event.audio, validate=True)
@@ -259,12 +271,22 @@ class RealtimeSession:
         return self._turns.more(chunk)
 
     async def _commit(self) -> None:
-        found = [] if self._turns is None else await asyncio.to_thread(self._turns.end)
-        self._forget()
+        found = await self._ended()
         if not found:
             code = "input_audio_buffer_commit_empty"
-            raise APIError(400, "there is nothing to commit in the sound that has come", code=code)
+            problem = f"there is nothing to commit in the sound that has come, or less than {SHORTEST_MS} ms"
+            raise APIError(400, problem, code=code)
         await self._cut(found)
+
+    async def _ended(self) -> list[SpeechStart | Utterance]:
+        """Return what is left of the sound, and begin anew; none of sound that is too short."""
+        if self._turns is None:
+            return []
+        turns, before = self._turns, self._turns.seconds
+        found = await asyncio.to_thread(turns.end)
+        charge(self._socket, "audio_seconds", turns.seconds - before)
+        self._forget()
+        return found if round(1000 * turns.seconds, 3) >= SHORTEST_MS else []
 
     def _forget(self) -> None:
         """Begin anew with the sound that comes."""
@@ -294,7 +316,7 @@ class RealtimeSession:
             named = {"item_id": item_id, "previous_item_id": before}
             await self._send("input_audio_buffer.committed", **named)
             await self._send(
-                "conversation.item.added", item=_message(item_id), previous_item_id=before
+                "conversation.item.added", item=message_item(item_id), previous_item_id=before
             )
             self._last_id = item_id
             self._num_items += 1
@@ -315,14 +337,16 @@ class RealtimeSession:
             except Exception as error:
                 problem = content_of(from_service(error))
                 await self._tell(item, "failed", error=problem)
+                if isinstance(error, APIError) and error.status == 401:
+                    raise Withdrawn from error
             finally:
                 self._is_busy = False
 
     async def _transcribe_one(self, item: Item) -> None:
         socket, hearing = self._socket, item.hearing
-        # each turn is a request of the key, which may have been withdrawn meanwhile
-        if self._calls.keys:
-            self._calls.keys.admit(socket.scope, bearer_of(socket.scope))
+        # each turn is a request of the key, and its sound has been paid
+        if (caller := self._caller()) is not None:
+            caller.allowance.begin()
         late = "the turn was not transcribed"
         decoder = hearing.transcripts.decoder
         decode = self._calls.parts(socket, hearing.model, Serving(), late, decoder)
@@ -368,18 +392,6 @@ class RealtimeSession:
 
 def _with_log_probs(log_probs: list[dict[str, Any]] | None) -> dict[str, Any]:
     return {} if log_probs is None else {"logprobs": log_probs}
-
-
-def _message(item_id: str) -> dict[str, Any]:
-    content = [{"type": "input_audio", "transcript": None}]
-    return {
-        "id": item_id,
-        "object": "realtime.item",
-        "type": "message",
-        "status": "completed",
-        "role": "user",
-        "content": content,
-    }
 
 
 def _new_id(kind: str) -> str:
