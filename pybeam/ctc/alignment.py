@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError, check_list, ids
 from pybeam.ctc.frames import kernels, no_numbers, on_host, padded
+
+# of the moves of a source's paths, which are kept until the best one is known
+MOST_BYTES = 2**31
 
 
 class Span(NamedTuple):
@@ -33,7 +37,7 @@ def align(
 
     Equal tokens that follow each other have a blank between them. Where paths are equal, the one is
     taken whose last token ends in the last frame, and else the one that moves less from frame to frame,
-    looked at from the end.
+    looked at from the end. T frames and L tokens take T (2 L + 1) bytes.
 
     Args:
         log_probs: [B, T, V] floats, of each token in each frame.
@@ -47,7 +51,8 @@ def align(
 
     Raises:
         TypeError, ValueError: an argument has another shape or type, holds NaN or +inf, or no path says the
-            tokens of a source, because there are too few frames or because its probability is 0.
+            tokens of a source, because there are too few frames or because its probability is 0; or a source
+            takes more than 2**31 bytes.
     """
     frames, length = on_host(log_probs, lengths, blank)
     check_list("tokens", tokens)
@@ -63,6 +68,14 @@ def align(
         if max(one, default=0) >= frames.shape[2]:
             raise ArgumentError(
                 "tokens", f"must be 0 to {frames.shape[2] - 1}, but one is {max(one)}"
+            )
+    for i, (num, one) in enumerate(zip(length.tolist(), lists, strict=True)):
+        size = num * (2 * len(one) + 1)
+        if size > MOST_BYTES:
+            raise ArgumentError(
+                "log_probs",
+                f"must be of shorter sources: the paths of source {i}, with {num} frames and {len(one)} "
+                f"tokens, take {size} bytes, more than 2**31; cut it where nobody speaks",
             )
     spans, scores, total = kernels(backend).align(frames, length, *padded(lists), blank)
     for i, score in enumerate(total.tolist()):
@@ -80,3 +93,22 @@ def align(
         ]
         for own, places, sums in zip(lists, spans.tolist(), scores.tolist(), strict=True)
     ]
+
+
+def most_probable(frames: Tensor, blank: int, source: int) -> tuple[list[Span], float]:
+    """Return the spans of the most probable path of frames [T, V], and the path's log-probability.
+
+    Raises:
+        ValueError: the frames hold NaN or +inf; the message names `source`.
+    """
+    if not (frames < math.inf).all():
+        raise no_numbers(source)
+    best = frames.max(1)
+    values = best.values.tolist()
+    spans, start = [], 0
+    for token, run in groupby(best.indices.tolist()):
+        end = start + len(list(run))
+        if token != blank:
+            spans.append(Span(token, start, end, sum(values[start:end]) / (end - start)))
+        start = end
+    return spans, float(best.values.double().sum())

@@ -62,7 +62,8 @@ def on_host(log_probs: Any, lengths: Any, blank: int) -> tuple[Tensor, Tensor]:
     longest = int(length.max()) if num_sources else 0
     if longest > num_frames:
         raise ArgumentError("lengths", f"must be at most {num_frames} frames, but one is {longest}")
-    return log_probs.detach().to(CPU, torch.float32), length
+    # C++ reads the tokens of a frame one behind another
+    return log_probs.detach().to(CPU, torch.float32).contiguous(), length
 
 
 def no_numbers(source: int) -> ValueError:

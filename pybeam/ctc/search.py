@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, at_most, real, whole
 from pybeam.contracts import MAX_WIDTH
+from pybeam.ctc.alignment import most_probable
 from pybeam.ctc.frames import kernels, no_numbers, on_host
 
 
@@ -48,14 +49,8 @@ def greedy(
     log_probs, length = on_host(log_probs, lengths, blank)
     found = []
     for i, (frames, num) in enumerate(zip(log_probs, length.tolist(), strict=True)):
-        own = frames[:num]
-        if not (own < math.inf).all():
-            raise no_numbers(i)
-        best = own.max(1)
-        is_new = best.indices != blank
-        is_new[1:] &= best.indices[1:] != best.indices[:-1]
-        tokens = best.indices[is_new].tolist()
-        found.append(Hypothesis(tuple(tokens), float(best.values.double().sum())))
+        spans, total = most_probable(frames[:num], blank, i)
+        found.append(Hypothesis(tuple(span.token for span in spans), total))
     return found
 
 

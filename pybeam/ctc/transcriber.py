@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.arguments import number, whole
 from pybeam.contracts import MAX_WIDTH
-from pybeam.ctc.alignment import Span, align
-from pybeam.ctc.search import Hypothesis, beam_search, greedy
+from pybeam.ctc.alignment import Span, align, most_probable
+from pybeam.ctc.search import beam_search
 from pybeam.ctc.vocabulary import SoundForm, Vocabulary
 from pybeam.ctc.wav2vec2.model import Wav2Vec2
 from pybeam.speech.sound import SoundFile
@@ -26,6 +26,10 @@ from pybeam.speech.whisper.windows import compression_ratio
 
 # of a window: what stands that near to its ends is heard better by its neighbours
 MARGIN = 1 / 6
+# that a beam searches in one piece, a minute of Wav2Vec2: the alignment takes their square in bytes
+MOST_FRAMES = 3000
+# that are searched at once, padded to the longest
+MOST_PIECES = 16
 
 
 class Part(NamedTuple):
@@ -39,7 +43,8 @@ class Transcriber:
     """Transcribe recordings with a CTC model: greedily, or with a prefix beam search.
 
     A recording is heard in windows that overlap, so that time and memory grow with its length and not with
-    the square of it. Then all of its frames are searched at once.
+    the square of it. The most probable path is that of all its frames. A wider beam searches at most 3,000
+    frames at once, a minute of Wav2Vec2; longer stretches are cut where the blank is most probable.
 
     Args:
         model: from `pybeam.ctc.load_model`.
@@ -137,19 +142,33 @@ class Transcriber:
         return Part(stretch.start, torch.cat(kept))
 
     def _said(self, parts: list[Part]) -> list[list[Segment]]:
-        if not parts:
-            return []
-        blank, lengths = self.model.blank, [len(part.frames) for part in parts]
-        frames = pad_sequence([part.frames for part in parts], batch_first=True)
+        blank = self.model.blank
         if self._width == 1:
-            found = greedy(frames, lengths, blank=blank)
+            spans = [most_probable(part.frames, blank, i)[0] for i, part in enumerate(parts)]
         else:
-            how: dict[str, Any] = dict(width=self._width, blank=blank, backend=self._backend)
-            lists = beam_search(frames, lengths, **how)
-            found = [best[0] if best else Hypothesis((), 0.0) for best in lists]
-        tokens = [one.tokens for one in found]
-        spans = align(frames, tokens, lengths, blank=blank, backend=self._backend)
+            spans = self._searched([_pieces(part.frames, blank) for part in parts])
         return [self._segments(own, part.start) for own, part in zip(spans, parts, strict=True)]
+
+    def _searched(self, parts: list[list[Tensor]]) -> list[list[Span]]:
+        """Return what a beam finds in the pieces of each part."""
+        pieces = [piece for part in parts for piece in part]
+        how: dict[str, Any] = dict(blank=self.model.blank, backend=self._backend)
+        found: list[list[Span]] = []
+        for i in range(0, len(pieces), MOST_PIECES):
+            some = pieces[i : i + MOST_PIECES]
+            frames, lengths = pad_sequence(some, batch_first=True), [len(one) for one in some]
+            lists = beam_search(frames, lengths, width=self._width, **how)
+            tokens = [best[0].tokens if best else () for best in lists]
+            found += align(frames, tokens, lengths, **how)
+        spans = iter(found)
+        return [
+            [
+                span._replace(start=span.start + start, end=span.end + start)
+                for start in accumulate(map(len, part[:-1]), initial=0)
+                for span in next(spans)
+            ]
+            for part in parts
+        ]
 
     def _segments(self, spans: list[Span], offset: float) -> list[Segment]:
         words = list(self._vocabulary.words(spans, offset, self._seconds))
@@ -175,6 +194,17 @@ class Transcriber:
             compression_ratio=compression_ratio(text),
             words=tuple(words),
         )
+
+
+def _pieces(frames: Tensor, blank: int) -> list[Tensor]:
+    """Cut frames [T, V] behind probable blanks, so that no piece has more than `MOST_FRAMES`."""
+    pieces = []
+    while len(frames) > MOST_FRAMES:
+        least = MOST_FRAMES // 2
+        end = least + int(frames[least:MOST_FRAMES, blank].argmax()) + 1
+        pieces.append(frames[:end])
+        frames = frames[end:]
+    return [*pieces, frames]
 
 
 def _samples(recording: Recording) -> Tensor:

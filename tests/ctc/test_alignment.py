@@ -70,6 +70,22 @@ def test_a_source_alone_is_aligned_as_beside_others(backend):
         assert alone == [together[i]]
 
 
+def test_tokens_may_lie_apart_in_memory(backend):
+    log_probs = frames_of(7, 2, 9, 5)
+    apart = log_probs.mT.contiguous().mT
+    lists = [[1, 2], [3]]
+    assert apart.stride(2) != 1
+    expected = ctc.align(log_probs, lists, backend=backend)
+    assert ctc.align(apart, lists, backend=backend) == expected
+
+
+def test_paths_that_take_too_much_memory_are_refused(backend):
+    log_probs = torch.zeros(1, 1, 2).expand(1, 2**15, 2)
+    message = r"source 0, with 32768 frames and 32768 tokens, take 2147516416 bytes.*cut it"
+    with pytest.raises(ValueError, match=message):
+        ctc.align(log_probs, [[1] * 2**15], backend=backend)
+
+
 def test_what_cannot_be_said_is_refused(backend):
     log_probs = frames_of(6, 2, 2, 4)
     for tokens in ([1, 1], [1, 2, 3]):

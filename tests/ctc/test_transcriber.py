@@ -10,6 +10,7 @@ import torch
 
 import pybeam
 from pybeam import ctc
+from pybeam.ctc import transcriber as transcriber_module
 from pybeam.ctc.vocabulary import SoundForm, Vocabulary
 from pybeam.speech import Stretch
 from support.speech_models import write_wav
@@ -86,6 +87,29 @@ def test_a_beam_finds_what_is_more_probable(folder, model):
     [[best]] = ctc.beam_search(frames[None], width=16)
     text = Vocabulary.load(folder, model.config).text(best.tokens)
     assert transcript.text == " ".join(text.split())
+
+
+def test_a_beam_searches_long_stretches_in_pieces(folder, model, monkeypatch):
+    """Cut behind blanks that are nearly certain, frames say what they say as a whole."""
+    frames = torch.full((3, 40, model.vocab_size), -30.0)
+    path = torch.randint(4, 9, (3, 40), generator=torch.Generator().manual_seed(1))
+    path[:, 2::3] = model.blank
+    frames.scatter_(2, path[..., None], 0.0)
+    parts = [transcriber_module.Part(float(i), one[: 40 - i]) for i, one in enumerate(frames)]
+    wide, narrow = (ctc.Transcriber(model, folder, width=width) for width in (8, 1))
+    whole = wide._said(parts)
+    monkeypatch.setattr(transcriber_module, "MOST_FRAMES", 10)
+    monkeypatch.setattr(transcriber_module, "MOST_PIECES", 4)
+    pieces = transcriber_module._pieces(parts[0].frames, model.blank)
+    assert len(pieces) > 3 and torch.equal(torch.cat(pieces), parts[0].frames)
+    assert all(len(piece) <= 10 for piece in pieces)
+    assert all(piece[-1].argmax() == model.blank for piece in pieces[:-1])
+    assert wide._said(parts) == whole
+    assert [[s.text for s in part] for part in narrow._said(parts)] == [
+        [s.text for s in part] for part in whole
+    ]
+    times = [[(w.start, w.end) for s in part for w in s.words] for part in whole]
+    assert times == [[(w.start, w.end) for s in p for w in s.words] for p in narrow._said(parts)]
 
 
 def test_windows_are_joined_where_they_overlap(folder, model):

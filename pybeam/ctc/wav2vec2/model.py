@@ -90,8 +90,9 @@ class Wav2Vec2:
         """Return the log-probabilities [T, V] float32 of each recording, on the host.
 
         Args:
-            sounds: samples [n] as the network was trained on them; see `pybeam.ctc.load_vocabulary`. A
-                recording that is too short for a frame has none. Time grows with the square of its length.
+            sounds: samples [n] as the network was trained on them, which `pybeam.ctc.vocabulary.SoundForm`
+                makes. A recording that is too short for a frame has none. Time grows with the square of its
+                length.
 
         Raises:
             ValueError: a recording has another shape, or holds NaN or infinities.
