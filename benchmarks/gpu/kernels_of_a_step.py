@@ -228,7 +228,7 @@ def main() -> None:
         folder = Path(scratch) if scratch else results_folder("cpu" if options.dry_run else "cuda")
         journal = Journal(folder, "gpu-step", ("case", "system"), minutes=options.minutes)
         slow = measure(journal, options)
-    sys.exit("\n".join(slow))
+    sys.exit("\n".join(slow) or None)
 
 
 def measure(journal: Journal, options: argparse.Namespace) -> list[str]:
