@@ -144,9 +144,10 @@ class Tracker:
             number = max(numbers[first:last], default=NO_GRAMMAR)
             if number == NO_GRAMMAR:
                 continue
-            grammar, (num_before, before) = _GRAMMARS[number], self._kept.get(slot, Kept(0, {}))
+            grammar, kept = _GRAMMARS[number], self._kept.get(slot, Kept(0, {}))
+            before = kept.states
             # a chain with state sees the guesses of a step in turn, each behind those before
-            goes_on = num_before == num_nodes[slot] and nodes[first] > max(before, default=-1)
+            goes_on = kept.num_nodes == num_nodes[slot] and nodes[first] > max(before, default=-1)
             own = before if goes_on else {}
             moved[slot] = Kept(num_nodes[slot], own)
             for row in range(first, last):
