@@ -376,6 +376,7 @@ REPEATS = (
     *("allowed_items, renormalised", "allowed_items, behind others"),
     *("suppress_tokens", "no_unk", "eos_growth", "json_schema", "prefix_scores, pre_beam"),
     *("regex", "lexicon", "allowed_sequences", "grammar", "prefix_scores"),
+    *("language_model", "count_penalty", "allowed_tokens", "from_function"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
