@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ import numpy as np
 NOWHERE = -1
 INF = float("inf")
 MAX_STATES = 2**31 - 2
+# what is found once, wherever an automaton starts
+OF_ANY_START = {"is_sparse", "max_children", "needed", "tokens", "_steps", "_useful"}
 NEVER = np.iinfo(np.int32).max
 
 
@@ -246,6 +248,20 @@ class Automaton:
                 return Step(NOWHERE, -INF)
             total += weight
         return Step(state, total)
+
+    def starting_at(self, state: int) -> Automaton:
+        """Return the automaton that starts in this state; the same object each time."""
+        if state not in self._copies:
+            copy = replace(self, start=state)
+            # the start changes nothing of these
+            held = {name: value for name, value in vars(self).items() if name in OF_ANY_START}
+            vars(copy).update(held)
+            self._copies[state] = copy
+        return self._copies[state]
+
+    @cached_property
+    def _copies(self) -> dict[int, Automaton]:
+        return {self.start: self}
 
     def score(self, tokens: Sequence[int]) -> float:
         """Return the weight of an output without EOS; -inf if it is not valid."""

@@ -61,7 +61,7 @@ class MustContain(Constraint):
         start = self.automaton.walk(prefix).state
         if start == self.automaton.start:
             return self
-        return dataclasses.replace(self, automaton=dataclasses.replace(self.automaton, start=start))
+        return dataclasses.replace(self, automaton=self.automaton.starting_at(start))
 
     def for_target(self) -> MustContain:
         return dataclasses.replace(self, allocates=False)

@@ -98,3 +98,12 @@ def test_lengths_of_outputs(kind):
             for shortest, longest in product(range(5), range(7)):
                 has_some = any(shortest <= length <= longest for length in lengths)
                 assert automaton.has_output(shortest, longest) == has_some
+
+
+def test_it_may_start_elsewhere():
+    automaton = back_off()
+    assert automaton.starting_at(1) is automaton
+    elsewhere = automaton.starting_at(0)
+    assert elsewhere is automaton.starting_at(0)
+    assert elsewhere.score([6]) == -2.5 - 1.0
+    assert automaton.score([6]) == -0.25 - 1.0

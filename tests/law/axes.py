@@ -368,7 +368,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "override": ("none", "lengths"),
 }
 
-# Values whose mechanism another one has. In `make test` each is in a case at least; in `make test-all` they
+# Values whose mechanism another one has, or whose cases are many. In `make test` each is in a case at least; in `make test-all` they
 # meet in pairs, and triples are half as many without them.
 REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),

@@ -32,8 +32,11 @@ class Texts:
 
 
 class Names:
+    def __init__(self, *more: str | None) -> None:
+        self._names = [None, None, "the", "old", "king", "é", *more]
+
     def vocab(self):
-        return [None, None, "the", "old", "king", "é"]
+        return self._names
 
 
 @pytest.fixture
@@ -174,21 +177,19 @@ def test_words_may_have_bytes_that_are_no_text(path):
 
 
 def test_tokens_that_no_word_names_are_unknown_and_eos_is_none(tmp_path):
-    path = tmp_path / "unknown.arpa"
+    """Where n-grams hold <unk>, so that behind "king" an unknown token costs less than by back-off."""
+    path, numbered = tmp_path / "unknown.arpa", tmp_path / "numbered.arpa"
     text = ARPA.replace("ngram 2=9", "ngram 2=10")
-    path.write_text(text.replace("-0.3\t<s> the", "-0.4\tking <unk>\n-0.3\t<s> the"), "utf-8")
-    rule = language_model(path, Names(), weight=1.0)
-    # "é" is a word, and nothing else in the vocabulary is unknown; ids behind it back off
-    assert rule.automaton.step(rule.automaton.walk([4]).state, 9).weight < -3
-    rule.check(random_model(1, 6))
+    text = text.replace("-0.3\t<s> the", "-0.4\tking <unk>\n-0.3\t<s> the")
+    path.write_text(text, "utf-8")
+    names = Names("nobody", None, "nothing")
+    rule = language_model(path, names, weight=1.0)
+    king = rule.automaton.walk([4]).state
+    weights = [rule.automaton.step(king, token).weight / LN10 for token in (6, 8, 7)]
+    # a token without a text backs off, as one beyond the vocabulary does
+    assert weights == pytest.approx([-0.4, -0.4, -0.125 - 1.2], rel=1e-5)
+    assert EOS not in rule.automaton.tokens
+    rule.check(random_model(1, len(names.vocab())))
+    numbered.write_text(text.replace("king", "4"), "utf-8")
     with pytest.raises(ValueError, match="which tokens are <unk>"):
-        language_model(_numbered(path))
-
-
-def _numbered(path):
-    numbers = path.with_name("numbers.arpa")
-    text = path.read_text("utf-8")
-    for token, name in enumerate(Names().vocab()):
-        text = text if name is None else text.replace(name, str(token))
-    numbers.write_text(text, "utf-8")
-    return numbers
+        language_model(numbered)

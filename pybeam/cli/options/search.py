@@ -249,9 +249,10 @@ class Processing:
             if the folder has no bad_words_ids, no forced_eos_token_id and no other rules; see --without. A
             lexical table, such as Marian's lex.s2t or lex.s2t.gz, or CTranslate2's vmap.txt, counts with the
             100 most likely translations of each token; the first 100 tokens of the vocabulary always count.
-        json_schema: Write nothing but JSON of the JSON schema in this file.
-        grammar: Write nothing but texts of the grammar in this file, in llguidance's dialect of Lark. A text
-            that would be cut at --max-length is not written.
+        json_schema: Write nothing but JSON of the JSON schema in this file; needs the extra `grammars`. An
+            output that would be cut at --max-length is not written.
+        grammar: Write nothing but texts of the grammar in this file, in llguidance's dialect of Lark; needs
+            the extra `grammars`. A text that would be cut at --max-length is not written.
         regex: Write nothing but texts that this pattern matches whole, as Python's re.fullmatch does.
         language_model: Add the scores of this n-gram model, in ARPA's form (.gz too) or in KenLM's binary
             form; its words are tokens, by their names in the model's files, or words of the text.
