@@ -368,15 +368,16 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "override": ("none", "lengths"),
 }
 
-# Values whose mechanism another one has, or whose cases are many. In `make test` each is in a case at least; in `make test-all` they
-# meet in pairs, and triples are half as many without them.
+# Values whose mechanism another one has, or whose cases are many. In `make test` each is in a case at least;
+# in `make test-all` they meet in pairs, and triples are half as many without them.
 REPEATS = (
     *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
     *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
     *("allowed_items, renormalised", "allowed_items, behind others"),
     *("suppress_tokens", "no_unk", "eos_growth", "json_schema", "prefix_scores, pre_beam"),
     *("regex", "lexicon", "allowed_sequences", "grammar", "prefix_scores"),
-    *("language_model", "count_penalty", "allowed_tokens", "from_function"),
+    *("language_model", "count_penalty", "allowed_tokens", "from_function", "min_length"),
+    *("first_token", "biased_prefix", "suppress_tokens_at_start", "sequence_bias"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),

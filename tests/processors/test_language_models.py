@@ -70,6 +70,7 @@ def all_outputs():
             yield output, size < LENGTH
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("weight", [0.4, -1.5])
 def test_a_wide_beam_ranks_outputs_by_both_models(path, backend, weight):
     model, words = random_model(3, len(TEXTS)), read_arpa(path)

@@ -17,6 +17,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.slow
 def test_a_server_takes_the_shape(server, tmp_path, capsys, shape):
     path = tmp_path / "in.es"
     path.write_text("\n".join(LINES[:2]), "utf-8")
