@@ -43,6 +43,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "processor": (
         *("none", "repetition_penalty", "count_penalty", "no_repeat_ngram", "suppress_sequences"),
         *("top_p", "biased_prefix", "allowed_items", "allowed_translations", "gumbel"),
+        *("constraint", "regex", "must_contain", "language_model", "prefix_scores"),
         *("whisper_timestamps", "a function", "several", "several, with state"),
     ),
     "model": (
