@@ -13,7 +13,7 @@ from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends.torch_automata import PoolArrays
 
-EOS = 2
+EOS, FIRST_TOKEN = 2, 3
 
 
 class AutomatonLogits(Kernel):
@@ -39,7 +39,7 @@ class AutomatonLogits(Kernel):
     ) -> None:
         num_edges = num_states * num_children
         steps = torch.arange(num_children, dtype=torch.int32, device=device)
-        token = (3 + steps * ((vocab_size - 3) // num_children)).repeat(num_states)
+        token = (FIRST_TOKEN + steps * ((vocab_size - FIRST_TOKEN) // num_children)).repeat(num_states)
         first = torch.arange(0, num_edges + 1, num_children, dtype=torch.int32, device=device)
         # the edges of a state lead to all others in turn
         edge = torch.zeros(2, num_edges, dtype=torch.int32, device=device)
@@ -51,7 +51,7 @@ class AutomatonLogits(Kernel):
         slot = torch.arange(num_rows, dtype=torch.int32, device=device)
         parent = torch.stack((torch.full_like(slot, -1), torch.zeros_like(slot)), 1)
         one = torch.ones_like(slot)
-        places = slot, one, one * int(token[0]), one, one, 0 * one, 9 * one
+        places = slot, one, one * FIRST_TOKEN, one, one, 0 * one, 9 * one
         # a row is read where it has edges, and written
         self.work = Work(4 * num_rows * (vocab_size + 2 * num_children), 0)
         self.copies = [
