@@ -7,7 +7,7 @@ nothing to do. Then it lets the next one be set up, which is no earlier, so that
 on the device. Kernels of others, such as cuBLAS's products, begin and end as ever. `product` alone reads
 weights before it waits, because no kernel of a step writes them.
 
-It takes compute capability 9.0, and is off unless the environment has PYBEAM_DEPENDENT_LAUNCH=1.
+It takes compute capability 9.0. PYBEAM_DEPENDENT_LAUNCH=0 in the environment turns it off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
-IS_ON = os.environ.get("PYBEAM_DEPENDENT_LAUNCH") == "1" and not triton.knobs.runtime.interpret
+IS_ON = os.environ.get("PYBEAM_DEPENDENT_LAUNCH") != "0" and not triton.knobs.runtime.interpret
 WAITS = tl.constexpr(IS_ON)
 CAN_WAIT = tl.constexpr(not triton.knobs.runtime.interpret)
 
@@ -47,9 +47,11 @@ class EarlyKernel:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        device = torch.cuda.current_device()
-        return partial(self.kernel[grid], launch_pdl=can_begin_early(device))
+        return partial(self.kernel[grid], launch_pdl=can_begin_early())
 
 
 def begins_early(kernel: Any) -> Any:
@@ -75,7 +77,11 @@ def one_variant(layout: Sequence[str] = (), anywhere: Sequence[str] = ()) -> Cal
     return mark
 
 
+def can_begin_early() -> bool:
+    """Whether the current GPU can; without a GPU kernels are compiled for one elsewhere that can."""
+    return not torch.cuda.is_available() or _can_begin_early(torch.cuda.current_device())
+
+
 @cache
-def can_begin_early(device: int) -> bool:
-    """Whether this GPU can."""
+def _can_begin_early(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -39,7 +39,9 @@ class AutomatonLogits(Kernel):
     ) -> None:
         num_edges = num_states * num_children
         steps = torch.arange(num_children, dtype=torch.int32, device=device)
-        token = (FIRST_TOKEN + steps * ((vocab_size - FIRST_TOKEN) // num_children)).repeat(num_states)
+        token = (FIRST_TOKEN + steps * ((vocab_size - FIRST_TOKEN) // num_children)).repeat(
+            num_states
+        )
         first = torch.arange(0, num_edges + 1, num_children, dtype=torch.int32, device=device)
         # the edges of a state lead to all others in turn
         edge = torch.zeros(2, num_edges, dtype=torch.int32, device=device)

@@ -50,13 +50,15 @@ def test_it_takes_a_gpu_that_can(monkeypatch):
         def __getitem__(self, grid):
             return lambda *arguments, **options: (grid, arguments, options)
 
+    assert dependent_launch.can_begin_early()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     for capability, can in [((8, 9), False), ((9, 0), True), ((12, 0), True)]:
-        dependent_launch.can_begin_early.cache_clear()
+        dependent_launch._can_begin_early.cache_clear()
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda _, own=capability: own)
         launched = dependent_launch.EarlyKernel(Kernel())[5,](1, BLOCK=2)
         assert launched == ((5,), (1,), {"BLOCK": 2, "launch_pdl": can})
-    dependent_launch.can_begin_early.cache_clear()
+    dependent_launch._can_begin_early.cache_clear()
 
 
 @pytest.mark.slow

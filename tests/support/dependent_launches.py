@@ -30,7 +30,6 @@ def events_by_kernel(capability: int) -> dict[str, dict]:
         cwd=ROOT,
         env={
             **os.environ,
-            "PYBEAM_DEPENDENT_LAUNCH": "1",
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
         },
         stdout=subprocess.PIPE,
@@ -41,12 +40,8 @@ def events_by_kernel(capability: int) -> dict[str, dict]:
 
 
 def _print(capability: int) -> None:
-    from pybeam.triton_kernels import dependent_launch
-
     from . import aot
 
-    torch.cuda.current_device = lambda: 0
-    dependent_launch.can_begin_early = lambda device: True
     found = {}
     for i, launch in enumerate(_launches()):
         compiled = aot.compile_for(launch, capability)
@@ -82,7 +77,7 @@ def _launches() -> list:
             ),
             layers.rotary(x.view(4, 2, 32), launches.ints(4), table, table),
             layers.gated(x, 1),
-            product(x, x, x[0], 0, None, (x[0], x[0], 1e-5)),
+            product(x, x, x[0], 0, None, (x[0], x[0], 1e-5), ahead=table),
         )
     )
     commit = BeamRules((EOS,), int(Finishing.REFILL), False, 0, 0, True, True)

@@ -5,6 +5,7 @@ On a GPU a step of few sources takes as long as its kernels are many, and as the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ class FewRowsLinear(PlainLinear):
         bias = None if linear.bias is None else linear.bias.contiguous()
         super().__init__(linear.weight, bias, linear.activation)
         self._products = products
+        self.ahead: Tensor | None = None  # weights that a later layer reads
 
     def takes(self, x: Tensor, has_norm: bool = False) -> bool:
         """Whether one kernel multiplies these rows [n, in], and computes their norm."""
@@ -57,7 +59,7 @@ class FewRowsLinear(PlainLinear):
         return super().without_bias(x)
 
     def _in_one(self, x: Tensor, *given: Any) -> Tensor:
-        return self._products.product(x, self.weight, *given)
+        return self._products.product(x, self.weight, *given, ahead=self.ahead)
 
 
 class UnreadNorm(Norm):
@@ -72,8 +74,26 @@ class UnreadNorm(Norm):
         return Unread(x, self.parts) if is_left else super().__call__(x)
 
 
-def with_products(stack: Stack, products: Any) -> Stack:
-    """Return a stack whose layers have these products; layers in 8 bits stay as they are."""
+# The weights of a product are asked for while the product so many places before it is computed.
+DISTANCE = 2
+
+
+def look_ahead(layers: Sequence[Layer], output: Any) -> None:
+    """Tell each product which weights to ask for; the output layer is behind the layers."""
+    linears = [linear for layer in layers for linear in layer.linears] + [output]
+    for linear, later in zip(linears, linears[DISTANCE:], strict=False):
+        if isinstance(linear, FewRowsLinear) and isinstance(later, PlainLinear):
+            linear.ahead = later.weight
+
+
+def with_products(stack: Stack, products: Any, output: Any = None) -> Stack:
+    """Return a stack whose layers have these products; layers in 8 bits stay as they are.
+
+    Args:
+        stack: an encoder or a decoder.
+        products: `Backend.few_rows`.
+        output: what multiplies the states of the stack; None: nothing does.
+    """
 
     def own(linear: Any) -> Any:
         if isinstance(linear, GatedLinear):
@@ -102,4 +122,6 @@ def with_products(stack: Stack, products: Any) -> Stack:
             inner_out=own(layer.inner_out),
         )
 
-    return replace(stack, layers=[with_own(layer) for layer in stack.layers])
+    layers = [with_own(layer) for layer in stack.layers]
+    look_ahead(layers, output)
+    return replace(stack, layers=layers)

@@ -146,7 +146,7 @@ class StackRunner:
         if backend.few_rows is not None:
             from pybeam.models.transformer.few_rows import with_products
 
-            stack = with_products(stack, backend.few_rows)
+            stack = with_products(stack, backend.few_rows, output)
         self._backend, self._stack, self._output = backend, stack, output
         self.program = fused(backend, stack, output)
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
