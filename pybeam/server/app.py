@@ -120,7 +120,7 @@ def build_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     keys = Keys() if keys is None else keys
-    places = Places(settings.max_recordings)
+    places = Places(settings)
     given = ServedModels(models)
     manager = ModelManager(service, given, loader, settings)
     app.state.calls = Calls(service, given, settings, keys, metrics, places, manager, sounds)

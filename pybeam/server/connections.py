@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from pybeam.server.clients import Addresses
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
 
@@ -35,20 +35,19 @@ class Crowd:
 
     Args:
         most: of all clients.
-        most_each: of one client: an IPv4 address, or a network of IPv6 (/64), which one machine may have.
-        proxies: addresses and networks whose connections are those of many clients.
+        most_each: of one client; see `Addresses`, which is made of `proxies`.
     """
 
     def __init__(self, most: int, most_each: int, proxies: Iterable[str] = ()) -> None:
         self._most, self._most_each = most, most_each
-        self._proxies = [ipaddress.ip_network(one, strict=False) for one in proxies]
+        self._addresses = Addresses(proxies)
         self._num_open = 0
         self._of_client: Counter[str] = Counter()
         self._told_at = -LOG_SECONDS
 
     def enter(self, address: str) -> APIError | None:
         """Count a connection of this address. Returns why it may not stay; it is then not counted."""
-        client, error = self._client(address), None
+        client, error = self._addresses.client(address), None
         if self._num_open >= self._most:
             error = APIError(503, "the server has too many connections", retry_after=RETRY_SECONDS)
         elif client is not None and self._of_client[client] >= self._most_each:
@@ -67,22 +66,12 @@ class Crowd:
 
     def leave(self, address: str) -> None:
         """Count no longer a connection that has entered."""
-        client = self._client(address)
+        client = self._addresses.client(address)
         self._num_open -= 1
         if client is not None:
             self._of_client[client] -= 1
             if not self._of_client[client]:
                 del self._of_client[client]
-
-    def _client(self, address: str) -> str | None:
-        """Return whom a connection counts for; None: for nobody, as that of a proxy or of a Unix socket."""
-        try:
-            found = ipaddress.ip_address(address)
-        except ValueError:
-            return None
-        if any(found in one for one in self._proxies):
-            return None
-        return address if found.version == 4 else str(ipaddress.ip_network((found, 64), False))
 
 
 class Joined:

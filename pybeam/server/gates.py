@@ -20,7 +20,7 @@ class Gate:
     Attributes:
         num_active: so many.
         last_used: when one last came or had been answered; on the monotonic clock.
-        closing: is set when it closes, upon which live sessions end.
+        closing: is set when it closes, upon which live sessions that have entered end.
     """
 
     def __init__(self) -> None:

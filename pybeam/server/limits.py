@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from python_multipart.multipart import parse_options_header
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pybeam.server.auth import caller_of
+from pybeam.server.clients import Addresses
 from pybeam.server.errors import RETRY_SECONDS, APIError, ClientGone, refuse
 from pybeam.server.settings import Settings
 
@@ -16,25 +20,45 @@ AUDIO_PATHS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 
 
 class Places:
-    """A bound on the recordings that are held in memory."""
+    """A bound on the recordings and live sessions that are held in memory: of all clients, and of each.
 
-    def __init__(self, most: int) -> None:
-        self._most, self._num_taken = most, 0
+    A client is a key, or without keys an address; see `Addresses`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._most, each = settings.max_recordings, settings.max_recordings_per_client
+        # one client alone leaves places to others
+        self._most_each = (self._most + 1) // 2 if each is None else each
+        self._addresses = Addresses(settings.forwarded_allow_ips)
+        self._num_taken, self._of_client = 0, Counter[tuple[str, str]]()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Take a place. Raises APIError if there is none."""
+    def one(self, http: HTTPConnection) -> Iterator[None]:
+        """Take a place. Raises APIError if there is none, or none for this client."""
+        client = self._client(http)
         if self._num_taken >= self._most:
-            raise APIError(
-                429,
-                f"at most {self._most} recordings are transcribed at a time; try again later",
-                retry_after=RETRY_SECONDS,
-            )
+            problem = f"at most {self._most} recordings are transcribed at a time; try again later"
+            raise APIError(429, problem, retry_after=RETRY_SECONDS)
+        if client is not None and self._of_client[client] >= self._most_each:
+            problem = f"a client may have {self._most_each} recordings transcribed at a time; wait for one"
+            raise APIError(429, problem, retry_after=RETRY_SECONDS)
+        taken = [] if client is None else [client]
         self._num_taken += 1
+        self._of_client.update(taken)
         try:
             yield
         finally:
             self._num_taken -= 1
+            self._of_client.subtract(taken)
+            # so that clients who have come and gone take no memory
+            self._of_client += Counter()
+
+    def _client(self, http: HTTPConnection) -> tuple[str, str] | None:
+        caller = caller_of(http)
+        if caller is not None:
+            return "key", caller.name
+        address = self._addresses.client(http.client.host if http.client else "")
+        return None if address is None else ("address", address)
 
 
 class _Held:

@@ -284,6 +284,9 @@ class ModelManager:
 
     def _leave(self, managed: Managed) -> None:
         self._leaving.append(managed)
+        if managed.model is not None:
+            # live sessions would keep it for as long as their clients speak
+            managed.model.gate.closing.set()
         managed.leaving = asyncio.ensure_future(self._drain(managed))
 
     async def _drain(self, managed: Managed) -> None:

@@ -33,7 +33,7 @@ class Settings:
         max_connections_per_client: Connections of one address, or of one network of IPv6 (/64). Proxies may
             have more.
         keep_alive: Close a connection on which no request has come for this time, and a live session in which
-            nothing has. Let a proxy's be shorter.
+            no sound has. Let a proxy's be shorter.
         shutdown_timeout: After SIGTERM finish what has begun within this time, and cancel the rest.
         audit_log: File to which a line of JSON is added for each request: who asked, when, for what. Opened
             anew at SIGHUP.
@@ -56,6 +56,9 @@ class Settings:
         max_audio: Size of a request with a recording.
         max_audio_seconds: Length of a recording. A longer one is refused when so much of it is decoded.
         max_recordings: Recordings and live sessions that are transcribed at a time; one beyond gets 429.
+        max_recordings_per_client: Those of one key, or without keys of one address, or of one network of IPv6
+            (/64). Proxies may have more.
+        max_live_seconds: Length of a live session, which is then closed.
         body_timeout: Time in which a request must have come whole, and in which its answer must be read on.
         model_folders: Folder of models, which administrators may load by HTTP; may be given many times. /
             allows every folder that the server can read.
@@ -95,6 +98,8 @@ class Settings:
     max_audio: Count = setting("BYTES", 25 << 20)
     max_audio_seconds: Positive = setting("SECONDS", 1800.0)
     max_recordings: Count = setting("N", 16)
+    max_recordings_per_client: Count | None = setting("N", shows="half of --max-recordings")
+    max_live_seconds: Positive = setting("SECONDS", 3600.0)
     body_timeout: Positive = setting("SECONDS", 30.0)
     model_folders: tuple[str, ...] = setting("DIR", (), flag="--model-folder")
     memory_budget: Count | None = setting("SIZE", shows="no limit")

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 import pybeam
+from pybeam.server import hearing
 from pybeam.server.auth import Keys
 from pybeam.server.endpoints import realtime
 from pybeam.server.errors import APIError
@@ -57,7 +58,7 @@ def served(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
     """One try for each window; and the sound says itself where speech is."""
-    monkeypatch.setattr(realtime, "TranscriptionOptions", OPTIONS)
+    monkeypatch.setattr(hearing, "TranscriptionOptions", OPTIONS)
     return frank_activity(monkeypatch, RULES)
 
 
@@ -314,15 +315,16 @@ def test_a_server_that_stops_transcribes_what_has_come(served):
         assert found[-1]["transcript"]
         with pytest.raises(WebSocketDisconnect) as error:
             socket.receive_json()
-        assert error.value.code == realtime.GOING_AWAY
+        assert error.value.code == hearing.GOING_AWAY
         assert refused(client) == 503
 
 
 def test_a_client_that_says_nothing_is_left(served):
-    with application(served, keep_alive=0.05) as client, session(client) as socket:
+    with application(served, keep_alive=0.05) as client, connected(client) as socket:
+        assert socket.receive_json()["type"] == "session.created"
         with pytest.raises(WebSocketDisconnect) as error:
             socket.receive_json()
-        assert error.value.code == realtime.NORMAL
+        assert error.value.code == hearing.NORMAL
 
 
 def test_sound_that_waits_for_a_commit_is_bounded(served):

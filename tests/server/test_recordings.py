@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from starlette.requests import HTTPConnection
 
 import pybeam
 from pybeam.server.auth import Keys
@@ -334,7 +335,7 @@ def test_a_client_that_goes_takes_its_windows_along(served):
         await asyncio.gather(task, return_exceptions=True)
         while any(calls.service.status(name).num_running for name in calls.service.models):
             await asyncio.sleep(0.01)
-        with calls.recordings.one():
+        with calls.recordings.one(HTTPConnection({"type": "http", "headers": []})):
             pass
         assert (await send(client)).json() == {"text": expected(served).text}
 

@@ -6,9 +6,10 @@ import pytest
 
 from pybeam.server.files import Files
 from pybeam.server.languages import code_of, name_of
-from pybeam.server.models import Languages, own_name
+from pybeam.server.models import Languages, ServedModel, own_name
 from pybeam.serving import Service
 from support.example_lines import LINES, translations
+from support.paths import MODEL
 from support.server_app import run
 
 ES_EN = {"source": "es", "target": "en"}
@@ -120,6 +121,33 @@ def test_files(name, content):
 
     expected = content.replace(LINES[0], translations()[0]).replace(LINES[2], translations()[2])
     assert run(send) == expected
+
+
+def test_a_model_may_be_named():
+    """By its name alone: two that translate the same pair differ."""
+
+    async def ask(http):
+        calls = http.app.state.calls
+        other = ServedModel("other", str(MODEL), calls.models.pick("es-en").decoder, None)
+        calls.models.put(other)
+
+        async def status(path, **options):
+            return (await http.post(path, **options)).status_code
+
+        def file(**form):
+            return dict(files={"file": ("a.txt", b"a")}, data={**ES_EN, **form})
+
+        # the other has no tokenizer, and so translates no text
+        expected = {"es-en": 200, "other": 422, "none": 404}
+        for name, code in expected.items():
+            assert await status("/translate_file", **file(model=name)) == code
+            assert await status("/translate", json={"q": "a", **ES_EN, "model": name}) == code
+            body = {"q": LINES[0], **ES_EN, "source": "auto", "model": name}
+            # and names no languages
+            assert await status("/translate", json=body) == (400 if code == 422 else code)
+        assert await status("/translate_file", **file()) == 200
+
+    run(ask)
 
 
 def test_what_is_refused():

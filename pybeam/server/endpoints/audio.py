@@ -177,7 +177,7 @@ async def _news(
     transcripts: ServedTranscripts,
 ) -> AsyncGenerator[Progress, None]:
     """Yield the news of a recording, while its windows are transcribed."""
-    with calls.recordings.one():
+    with calls.recordings.one(http):
         try:
             recording_loop = transcripts.recording_loop(form.options())
         except ValueError as error:
@@ -223,7 +223,7 @@ async def _one_source(
             )
     assert model.extractor is not None
     rate = model.extractor.sampling_rate
-    with calls.recordings.one(), calls.sound(http, form.file.file, rate) as sound:
+    with calls.recordings.one(http), calls.sound(http, form.file.file, rate) as sound:
         samples = await _read(sound.read)
         try:
             transcription = await asyncio.to_thread(model.transcription, form.language, form.task)

@@ -11,17 +11,17 @@ import contextlib
 import json
 import logging
 import secrets
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from pybeam.server.auth import Caller, Withdrawn, bearer_of, charge, check_sound
 from pybeam.server.calls import Calls
 from pybeam.server.connections import REALTIME
-from pybeam.server.endpoints.audio import SegmentLogProbs, known_model
 from pybeam.server.errors import APIError, content_of, from_service, refused, respond
 from pybeam.server.gates import Gate
-from pybeam.server.models import ServedModel
+from pybeam.server.hearing import NORMAL, Hearing, Item, Lifetime, hearing_of
 from pybeam.server.realtime_events import (
     Append,
     Event,
@@ -36,12 +36,7 @@ from pybeam.server.realtime_events import (
 from pybeam.server.schemas import Serving
 from pybeam.server.turns import CommittedTurns, DetectedTurns, Turns
 from pybeam.serving.together import together
-from pybeam.serving.transcripts import ServedTranscripts
 from pybeam.speech import SpeechStart, Utterance
-from pybeam.speech.voice_activity import RATE
-from pybeam.speech.whisper import TranscriptionOptions
-from pybeam.speech.whisper.live import RunningTranscript
-from pybeam.speech.whisper.recording_loop import RecordingLoop
 
 router = APIRouter()
 logger = logging.getLogger(__name__)
@@ -53,8 +48,8 @@ FIRST_VERSION = "realtime=v1"
 MOST_WAITING = 4
 # of sound that a client commits, as at OpenAI
 SHORTEST_MS = 100
-# codes of RFC 6455: the server stops, or wants no more, or no longer this client
-GOING_AWAY, NORMAL, REFUSED, FAILED = 1001, 1000, 1008, 1011
+# codes of RFC 6455: the server wants this client no longer, or something is wrong with it
+REFUSED, FAILED = 1008, 1011
 
 
 @router.websocket(REALTIME)
@@ -67,62 +62,14 @@ async def realtime(socket: WebSocket) -> None:
             if intent != "transcription":
                 problem = "must be transcription, the only one here, but is another"
                 raise APIError(400, f"`intent` {problem}", "intent")
-            hearing = await _hearing(socket, calls, Session())
-            stack.enter_context(calls.recordings.one())
+            hearing = await hearing_of(socket, calls, Session())
+            stack.enter_context(calls.recordings.one(socket))
         except APIError as error:
             await socket.send_denial_response(respond(REALTIME, error))
             return
         protocols = socket.scope.get("subprotocols", ())
         await socket.accept(PROTOCOL if PROTOCOL in protocols else None)
         await RealtimeSession(socket, calls, hearing).run()
-
-
-class Hearing(NamedTuple):
-    """Who transcribes turns, and what was said before them."""
-
-    model: ServedModel
-    transcripts: ServedTranscripts
-    recording_loop: RecordingLoop
-    running: RunningTranscript
-    log_probs: SegmentLogProbs | None
-
-
-async def _hearing(socket: WebSocket, calls: Calls, session: Session) -> Hearing:
-    """Return who transcribes a session, with the model that it names, or else its address.
-
-    Raises:
-        APIError: there is no such model, or it does not know the language.
-    """
-    asked = session.audio.input.transcription
-    name = known_model(asked.model or socket.query_params.get("model"))
-    model = calls.models.pick(name, takes_sound=True)
-    if model.transcripts is None:
-        problem = f"must be a Whisper model, but {model.name!r} is another"
-        raise APIError(400, f"`model` {problem}", "model")
-    if model.transcripts.sampling_rate != RATE:
-        problem = f"must hear {RATE} Hz, but {model.name!r} hears {model.transcripts.sampling_rate}"
-        raise APIError(400, f"`model` {problem}", "model")
-    options = TranscriptionOptions(
-        language=asked.language or None, initial_prompt=asked.prompt or None
-    )
-    # until the session ends
-    if model.gate not in socket.state.gates:
-        model.gate.enter(socket.scope)
-    try:
-        # a prompt may be long
-        recording_loop = await asyncio.to_thread(model.transcripts.recording_loop, options)
-    except ValueError as error:
-        raise refused(error) from error
-    log_probs = SegmentLogProbs(model, model.transcripts) if session.include else None
-    return Hearing(model, model.transcripts, recording_loop, recording_loop.running(), log_probs)
-
-
-class Item(NamedTuple):
-    """A turn that waits for its transcript."""
-
-    id: str
-    utterance: Utterance
-    hearing: Hearing
 
 
 class RealtimeSession:
@@ -137,6 +84,7 @@ class RealtimeSession:
     def __init__(self, socket: WebSocket, calls: Calls, hearing: Hearing) -> None:
         self._socket, self._calls, self._hearing = socket, calls, hearing
         self._gate: Gate = socket.app.state.gate
+        self._lifetime = Lifetime(self._gate, calls.settings)
         self._id, self._session = _new_id("sess"), Session()
         # made when sound comes; and the seconds before it
         self._turns: Turns | None = None
@@ -145,17 +93,17 @@ class RealtimeSession:
         self._last_id: str | None = None
         self._items: asyncio.Queue[Item | None] = asyncio.Queue(MOST_WAITING)
         self._num_items = 0
-        # whether a turn is being transcribed
-        self._is_busy = False
+        # turns whose transcripts are missing, which keep their models
+        self._untold: deque[Item] = deque()
 
     async def run(self) -> None:
-        """Go on until the client leaves, or says nothing for long, or the server stops."""
+        """Go on until the client leaves, or the session is over."""
         version = self._socket.headers.get("openai-beta") == FIRST_VERSION
         code = NORMAL
         try:
             await self._send_session("created", is_first_version=version)
             await together([self._listen(), self._transcribe()])
-            code = NORMAL if self._gate.is_open else GOING_AWAY
+            code = self._lifetime.code
         except WebSocketDisconnect:
             return
         except Withdrawn:
@@ -169,27 +117,22 @@ class RealtimeSession:
 
     async def _listen(self) -> None:
         """Take events. The last turn is transcribed when no more are taken."""
-        closing = asyncio.ensure_future(self._gate.closing.wait())
         try:
-            while (message := await self._next(closing)) is not None:
+            while (message := await self._next()) is not None:
                 await self._take(message)
         finally:
-            closing.cancel()
+            self._lifetime.stop()
+        if self._lifetime.problem is not None:
+            await self._send("error", error=content_of(self._lifetime.problem))
         await self._cut(await self._ended())
         await self._items.put(None)
 
-    async def _next(self, closing: asyncio.Future[Any]) -> dict[str, Any] | None:
-        """Wait for the next message; None: the server stops, or the client has said nothing for long."""
+    async def _next(self) -> dict[str, Any] | None:
+        """Wait for the next message; None: the session is over."""
         coming = asyncio.ensure_future(self._socket.receive())
         try:
-            while not (coming.done() or closing.done()):
-                seconds = self._calls.settings.keep_alive
-                done, _ = await asyncio.wait(
-                    {coming, closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done and self._items.empty() and not self._is_busy:
-                    return None
-            if not coming.done():
+            model = self._hearing.model.gate
+            if not await self._lifetime.wait(coming, model, lambda: bool(self._untold)):
                 return None
             message = dict(coming.result())
         finally:
@@ -235,12 +178,23 @@ class RealtimeSession:
             _ = new.turn_detection.rules
         asked = new.transcription, session.include
         if asked != (old.transcription, self._session.include):
-            self._hearing = await _hearing(self._socket, self._calls, session)
+            try:
+                self._hearing = await hearing_of(self._socket, self._calls, session)
+            finally:
+                self._leave_models()
         if (new.format, new.turn_detection) != (old.format, old.turn_detection):
             self._forget()
         self._session = session
         is_first = event.type.startswith("transcription_session")
         await self._send_session("updated", is_first_version=is_first)
+
+    def _leave_models(self) -> None:
+        """Leave models that neither turns nor the sound to come need, so that they can be unloaded."""
+        needed = {self._hearing.model.gate, *(one.hearing.model.gate for one in self._untold)}
+        gates: list[Gate] = self._socket.state.gates
+        for gate in [one for one in gates if one is not self._gate and one not in needed]:
+            gates.remove(gate)
+            gate.leave()
 
     def _caller(self) -> Caller | None:
         """Return whose session it is; None: anybody's. Raises APIError, 401, if the key is withdrawn."""
@@ -257,7 +211,9 @@ class RealtimeSession:
         before = 0.0 if self._turns is None else self._turns.seconds
         found = await asyncio.to_thread(self._heard, chunk)
         assert self._turns is not None
-        charge(self._socket, "audio_seconds", self._turns.seconds - before)
+        if seconds := self._turns.seconds - before:
+            self._lifetime.go_on()
+            charge(self._socket, "audio_seconds", seconds)
         await self._cut(found)
 
     def _heard(self, chunk: bytes) -> list[SpeechStart | Utterance]:
@@ -324,12 +280,13 @@ class RealtimeSession:
                 "model": self._hearing.model.name,
                 "sources": self._num_items,
             }
-            await self._items.put(Item(item_id, one, self._hearing))
+            item = Item(item_id, one, self._hearing)
+            self._untold.append(item)
+            await self._items.put(item)
 
     async def _transcribe(self) -> None:
         """Transcribe turns, one after the other, since each sees what was said before."""
         while (item := await self._items.get()) is not None:
-            self._is_busy = True
             try:
                 await self._transcribe_one(item)
             except WebSocketDisconnect:
@@ -340,7 +297,9 @@ class RealtimeSession:
                 if isinstance(error, APIError) and error.status == 401:
                     raise Withdrawn from error
             finally:
-                self._is_busy = False
+                self._untold.popleft()
+                self._lifetime.go_on()
+                self._leave_models()
 
     async def _transcribe_one(self, item: Item) -> None:
         socket, hearing = self._socket, item.hearing

@@ -17,6 +17,7 @@ from pybeam.server.detector import Detected
 from pybeam.server.documents import FORMAT_OF, format_of, translated, words_of
 from pybeam.server.errors import APIError
 from pybeam.server.languages import code_of, name_of
+from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.routes import Route, validated
 
 router = APIRouter(tags=["LibreTranslate"], route_class=Route)
@@ -38,6 +39,10 @@ class TranslateBody(Keyed):
     target: str
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(default=0, ge=0, le=127)
+    model: schemas.Text | None = Field(
+        default=None,
+        description="A model's name, which LibreTranslate has not; by default the first that fits.",
+    )
 
 
 class DetectBody(Keyed):
@@ -67,6 +72,7 @@ class FileForm(Keyed):
     file: UploadFile
     source: str
     target: str
+    model: schemas.Text | None = None
 
 
 class FileAnswer(BaseModel):
@@ -99,8 +105,7 @@ async def translate(http: HTTPRequest, calls: TheCalls) -> TranslateAnswer:
     texts = [body.q] if isinstance(body.q, str) else body.q
     calls.check_number(texts, "q")
     calls.check_width(alternatives=1 + body.alternatives)
-    source, detected = await _source(calls, texts, body.format, body.source, body.target)
-    model = calls.pick(http, None, source, body.target, takes_sound=False)
+    model, source, detected = await _chosen(calls, http, body, texts, body.format)
     pair = source, body.target
     found = await translated(calls, http, model, pair, texts, body.format, 1 + body.alternatives)
     answers = [one.text() for one in found]
@@ -114,14 +119,32 @@ async def translate(http: HTTPRequest, calls: TheCalls) -> TranslateAnswer:
     )
 
 
-async def _source(
-    calls: Calls, texts: list[str], form: str, source: str, target: str
-) -> tuple[str, Detected | None]:
-    """Return the language of texts, and how sure it is if it was to be detected."""
-    if source != AUTO:
-        return source, None
-    targets = calls.models.targets()
-    codes = [one for one, others in targets.items() if code_of(target) in others]
+async def _chosen(
+    calls: Calls,
+    http: HTTPRequest,
+    body: TranslateBody | FileForm,
+    texts: list[str],
+    form: str,
+) -> tuple[ServedModel, str, Detected | None]:
+    """Return who translates texts, their language, and how sure that is if it was to be detected.
+
+    Raises:
+        APIError: no model translates so, or the one that is named does not.
+    """
+    source, detected, models = body.source, None, calls.models
+    if body.model is not None:
+        named = models.pick(body.model, takes_sound=False)
+        models = ServedModels({named.name: named})
+    if source == AUTO:
+        source, detected = await _detected(calls, models, texts, form, body.target)
+    return calls.pick(http, body.model, source, body.target, takes_sound=False), source, detected
+
+
+async def _detected(
+    calls: Calls, models: ServedModels, texts: list[str], form: str, target: str
+) -> tuple[str, Detected]:
+    """Return from which language of models texts are to be translated, and which one was found."""
+    codes = [one for one, others in models.targets().items() if code_of(target) in others]
     if not codes:
         raise APIError(400, f"no model here translates to {target!r}", "target")
     words = await asyncio.to_thread(lambda: [words_of(text, form) for text in texts])
@@ -153,8 +176,7 @@ async def translate_file(
         text = (await form.file.read()).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise APIError(400, "`file` must be text in UTF-8", "file") from None
-    source, _ = await _source(calls, [text], kind, form.source, form.target)
-    model = calls.pick(http, None, source, form.target, takes_sound=False)
+    model, source, _ = await _chosen(calls, http, form, [text], kind)
     [found] = await translated(calls, http, model, (source, form.target), [text], kind)
     kept = calls.files.keep(name, found.text().encode())
     return FileAnswer(translatedFileUrl=str(http.url_for("download_file", key=kept)))

@@ -73,6 +73,7 @@ async function translate(file, signal) {
     form.append("file", file);
     form.append("source", at("source-lang").value);
     form.append("target", at("target-lang").value);
+    if (at("model").value) form.append("model", at("model").value);
     const { translatedFileUrl } = await askJSON("translate_file", form, signal);
     // the server's own idea of its address may be that of a proxy
     const href = `download_file/${translatedFileUrl.split("/").at(-1)}`;
