@@ -17,7 +17,7 @@ SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu cs
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
 PYTHONS := pybeam triton_kernels packages pybeam_search.py tests benchmarks docs examples release setup.py
 # every extra that a command of README.md needs
-EXTRAS  := corpus,documents,grammars,graph,onnx,otel,serve,speech,vad
+EXTRAS  := corpus,documents,grammars,graph,onnx,otel,serve,speech,study,vad
 PAGE    := examples/onnx/page
 
 # Threads that spin while they wait make everything many times slower when others need the cores.

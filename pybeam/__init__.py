@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pybeam import shortlist as shortlist
     from pybeam import speech as speech
     from pybeam import stopping as stopping
+    from pybeam import study as study
     from pybeam import tasks as tasks
     from pybeam.catalogue.catalogue import Catalogue as Catalogue
     from pybeam.compat.generate import generate as generate
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from pybeam.speech.whisper.transcriber import TranscribeError as TranscribeError
     from pybeam.speech.whisper.transcriber import Transcriber as Transcriber
     from pybeam.stopping import Stop as Stop
+    from pybeam.study.comparison import compare as compare
     from pybeam.study.exact import exact_search as exact_search
     from pybeam.tasks.loading import load as load
     from pybeam.text.deltas import TextDeltas as TextDeltas
@@ -120,6 +122,7 @@ _MODULES = (
     "shortlist",
     "speech",
     "stopping",
+    "study",
     "tasks",
 )
 # the module that each of the other names stands in
@@ -156,6 +159,7 @@ _HOMES = {
     "Transcriber": "speech.whisper.transcriber",
     "TranscriptionOptions": "speech.whisper.options",
     "adaptive_jacobi": "search.parallel",
+    "compare": "study.comparison",
     "diverse": "diversity",
     "exact_search": "study.exact",
     "fixed_beam": "search.beams",

@@ -1,5 +1,5 @@
 """The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `key`,
-`bench-serve`, `graph`, `export-onnx`, `quantize`, `convert`, `profile` and `info`.
+`bench-serve`, `compare`, `graph`, `export-onnx`, `quantize`, `convert`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -18,6 +18,7 @@ import click
 
 from pybeam import __version__
 from pybeam.cli.bench_serve import bench_serve
+from pybeam.cli.compare import compare
 from pybeam.cli.conversions import convert, export_onnx, quantize
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
@@ -47,6 +48,7 @@ def pybeam(verbose: bool) -> None:
     pybeam serve --help         how to serve models over HTTP
     pybeam key --help           how to make a key for a server
     pybeam bench-serve --help   how to measure a server under load
+    pybeam compare --help       how to compare searches on lines with references
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam quantize --help      how to write a model with int8 or int4 weights
@@ -68,6 +70,7 @@ for command in (
     serve,
     key,
     bench_serve,
+    compare,
     graph,
     export_onnx,
     quantize,

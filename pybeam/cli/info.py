@@ -9,7 +9,8 @@ import click
 
 PACKAGES = (
     *("numpy", "safetensors", "sentencepiece", "tokenizers", "tqdm", "click"),
-    *("plotly", "matplotlib", "kaldi-native-fbank", "onnx", "onnx-ir", "onnxruntime", "triton"),
+    *("plotly", "matplotlib", "pandas", "sacrebleu", "jiwer", "kaldi-native-fbank"),
+    *("onnx", "onnx-ir", "onnxruntime", "triton"),
     *("sentencex", "py3langid", "pyarrow", "zstandard", "transformers", "ctranslate2"),
 )
 # environment variables that change what is computed, and how fast

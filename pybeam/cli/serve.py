@@ -5,12 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
@@ -23,6 +21,7 @@ from pybeam.cli.options.files import ModelOptions
 from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.options.toml_files import defaults_of, read_toml
 from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
 from pybeam.cli.served_models import ModelLoader, check_budget, read_directories
 from pybeam.server.settings import Settings
@@ -44,27 +43,12 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
     """Take the settings of a TOML file as defaults of the options."""
     if path is None:
         return
-    try:
-        found = tomllib.loads(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise click.UsageError(f"--config {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--config {path} must be a TOML file: {error}") from error
-    options = {
-        flag.lstrip("-"): one
-        for one in context.command.params
-        if isinstance(one, click.Option) and one is not parameter
-        for flag in one.opts
-    }
+    said = f"--config {path}"
+    found = read_toml(path, said)
+    # a file names no other file
+    options = [one for one in context.command.params if one is not parameter]
     defaults = dict(context.default_map or {})
-    for key, value in found.items():
-        one = options.get(key.replace("_", "-"))
-        if one is None or one.name is None:
-            raise click.UsageError(
-                f"--config {path}: {key!r} is no option of `pybeam serve`; its --help lists them"
-            )
-        is_single = one.multiple and isinstance(value, str)
-        defaults[one.name] = [value] if is_single else value
+    defaults |= defaults_of(options, found, said, "`pybeam serve`; its --help lists them")
     context.default_map = defaults
 
 

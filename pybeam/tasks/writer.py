@@ -123,6 +123,26 @@ class Writer(Loaded):
     def _check(self, source: Any) -> None:
         """Raise TypeError for what is no source."""
 
+    def request(self, source: Any) -> Request:
+        """Return the request of a source, as `decoder` takes it.
+
+        Args:
+            source: a single one, as for the method that gives whole answers.
+
+        Raises:
+            TypeError, ValueError: it is no source of this model.
+        """
+        return self._call().request(source)
+
+    def text(self, request: Request, tokens: Sequence[int]) -> str:
+        """Return the text of an output.
+
+        Args:
+            request: from `request`.
+            tokens: of a hypothesis that a decoder has found for it.
+        """
+        return self._call().text(tokens, request.id)
+
     def _gives_list(self, n_best: int | None, max_length: int | None) -> bool:
         """Whether every source has several outputs.
 

@@ -25,7 +25,7 @@ MODULES = (
     "ops",
     "processors",
 )
-MODULES += ("reranking", "scoring", "serving", "shortlist", "speech", "stopping", "tasks")
+MODULES += ("reranking", "scoring", "serving", "shortlist", "speech", "stopping", "study", "tasks")
 TYPES = ("Algorithm", "Decoder", "Model", "Processor", "Pruning", "Request", "Result")
 TYPES += ("Schedule", "Scoring", "Session", "Stop", "Tokenizer")
 # what takes most of the time; torch brings numpy

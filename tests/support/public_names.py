@@ -30,6 +30,7 @@ MODULES = [
     pybeam.speech,
     pybeam.speech.whisper,
     pybeam.stopping,
+    pybeam.study,
     pybeam.tasks,
     *(
         import_module(f"pybeam.compat.{m.name}")
