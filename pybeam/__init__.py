@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from pybeam.stopping import Stop as Stop
     from pybeam.study.comparison import compare as compare
     from pybeam.study.exact import exact_search as exact_search
+    from pybeam.study.rules import rule as rule
     from pybeam.tasks.loading import load as load
     from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
@@ -174,6 +175,7 @@ _HOMES = {
     "load_tokenizer": "text.tokenizer",
     "optimal_beam": "search.beams",
     "quantize": "export.quantised",
+    "rule": "study.rules",
     "sample": "search.several",
     "shrinking_beam": "search.beams",
     "stochastic_beam": "search.several",

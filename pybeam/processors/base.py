@@ -53,6 +53,7 @@ class Processor(ABC):
         by_source: whether `of_source` gives each source one of its own.
         separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
         gives_columns: whether it is a `ColumnProcessor`.
+        selects: whether it has a say in what `select` keeps, as a `pybeam.rule` has.
         is_neutral: whether it changes nothing for its request, so that steps may leave it out. The
             state of its rows does not follow from that of the rows before.
     """
@@ -68,6 +69,7 @@ class Processor(ABC):
     allows_cuts: ClassVar[bool] = True
     separates_groups: ClassVar[bool] = False
     gives_columns: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
     forces_first: bool = False
     by_source: bool = False
     is_neutral: bool = False
@@ -110,6 +112,9 @@ class Processor(ABC):
     def longest_output(self) -> int | None:
         """Tokens of the longest output, EOS included, if it sets a limit: the default of `max_length`."""
         return None
+
+    def check_search(self, algorithm: Any) -> None:
+        """Raise ValueError or TypeError if this processor does not go with the `algorithm` that has it."""
 
     def check_lengths(self, min_length: int, max_length: int) -> None:
         """Raise ValueError if it allows no outputs of `min_length` to `max_length` tokens.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,7 @@ class ProcessorChain:
         log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
         has_state: whether one of them keeps numbers per node.
         prefix_reach: the largest of `Processor.prefix_reach`; None: all logits are read.
+        rule: the processor that has a say in the selection, with its numbers; None: there is none.
         columns: what the last call has narrowed to columns; None: it has not.
         prompts: [S, P] int32, the tokens that hypotheses go on from, see `Rows.prompt`.
     """
@@ -69,6 +70,8 @@ class ProcessorChain:
         known = [p for p in processors if isinstance(p, Processor)]
         reach = max((p.prefix_reach for p in known), default=0)
         self.prefix_reach = reach if len(known) == len(processors) else None
+        selecting = (one for one in self._processors if getattr(one.processor, "selects", False))
+        self.rule: Any = next(selecting, None)
         self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
         self.prompts = torch.zeros(0, 0, dtype=torch.int32, device=device)
         self.columns: Columns | None = None
@@ -143,7 +146,7 @@ class ProcessorChain:
     def can_narrow(self, eos_ids: tuple[int, ...], own: Sequence[AnyProcessor]) -> bool:
         """Whether a call may give columns, those of the last processor; see `ColumnProcessor`."""
         last = self._processors[-1].processor if self._processors else None
-        if last is None or not _gives_columns(last):
+        if last is None or not _gives_columns(last) or self.rule is not None:
             return False
         is_worth_it = last.narrows_on_gpu or self.prompts.device.type == "cpu"
         return is_worth_it and last.can_narrow(eos_ids, own[-1])

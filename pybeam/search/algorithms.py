@@ -96,6 +96,9 @@ class Algorithm:
                 f"{self.finishing!r}; leave it out"
             )
         base.check_order(self.processors)
+        for processor in self.processors:
+            if isinstance(processor, base.Processor):
+                processor.check_search(self)
         self._check_groups()
         if self.draft is not None:
             self._check_draft()

@@ -48,7 +48,7 @@ class Step:
         self._narrows = arrays.can_narrow and not active.target
         # whether something changes what the program has chosen
         is_given = active.target or (arrays.demotes and active.prefix)
-        self._adjusts = is_given or chain.perturbs
+        self._adjusts = is_given or chain.perturbs or chain.rule is not None
         if self._narrows:
             rows.wanted = chain.wanted(rows)
         elif is_forced and not self._adjusts and arrays.skips_forced:
@@ -89,8 +89,11 @@ class Step:
             options = options._replace(ban_eos=options.ban_eos & (target < 0))
         columns = None if chain.columns is None else chain.columns.tokens
         given = logits, columns, inputs._replace(score=score), options
-        places = rows.slot, rows, arrays.beams.is_alive
-        chosen = select_among(arrays.backend.select, *given, *places)
+        places, select = (rows.slot, rows, arrays.beams.is_alive), arrays.backend.select
+        if chain.rule is not None:
+            own = chain.rule.data(rows)
+            select = chain.rule.processor.selector(select, arrays.beams, rows, own)
+        chosen = select_among(select, *given, *places)
         if arrays.demotes and (active.prefix or active.target):
             chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
         log_probs = chain.log_probs if chain.perturbs else None
@@ -122,7 +125,11 @@ class Step:
 
         Each of `live` is the slot that moves at its place, or stays as it is.
         """
-        return self._program.commit(live)
+        report, rule = self._program.commit(live), self._arrays.processors.rule
+        if rule is None:
+            return report
+        rule.processor.stop_some(self._arrays.beams, self.rows, rule.data(self.rows))
+        return self._program.report(live)
 
     def moves(self) -> tuple[Tensor, Tensor]:
         """Return the source and target entries [A * K] int32 of `commit`, for `Session.advance`."""

@@ -18,6 +18,7 @@ import pybeam
 from law import grammars
 from law.automata import LETTERS, NAMES, NO_PAIRS, PAIRS, SPELLINGS, WORDS
 from law.frames import BLANK, heard
+from law.ruled import RULED
 from pybeam import compat, ctc, drafts, processors, scoring, stopping
 from pybeam.catalogue import allowed_items
 from pybeam.limits import PrefixRule
@@ -66,6 +67,7 @@ _OPTIONS: dict[str, Any] = dict(n_best=2, max_length=LENGTH)
 _GREEDY: dict[str, Any] = dict(max_length=LENGTH)
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "greedy": lambda: pybeam.greedy(**_GREEDY),
+    **RULED,
     "fixed_beam": lambda: pybeam.fixed_beam(3, **_OPTIONS),
     # more rows than masks of ancestors have bits
     "fixed_beam, wide": lambda: pybeam.fixed_beam(140, **_OPTIONS),
@@ -371,7 +373,13 @@ SEAMS: dict[str, tuple[str, ...]] = {
 # Values whose mechanism another one has, or whose cases are many. In `make test` each is in a case at least;
 # in `make test-all` they meet in pairs, and triples are half as many without them.
 REPEATS = (
-    *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
+    *(
+        "variable_beam, ruled",
+        "fixed_beam, top_finished",
+        "variable_beam, normalised",
+        "diverse, held",
+        "Batch, tokens",
+    ),
     *("temperature", "repetition_penalty, log_probs", "no_repeat_ngram, log_probs"),
     *("allowed_items, renormalised", "allowed_items, behind others"),
     *("suppress_tokens", "no_unk", "eos_growth", "json_schema", "prefix_scores, pre_beam"),

@@ -222,6 +222,12 @@ EXCLUSIONS = (
         ),
     ),
     _leave_out(
+        "behind an alternative a rule begins anew",
+        "what is allowed begins anew",
+        output=("alternatives",),
+        algorithm=tuple(axes.RULED),
+    ),
+    _leave_out(
         "a shortlist is of the tokens of a source",
         "needs sources of token ids",
         processor=("allowed_translations",),

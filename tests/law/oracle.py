@@ -24,6 +24,8 @@ from pybeam.request import Request, Result
 from pybeam.scoring import Scoring
 from support import ctc_prefixes, phrases
 from support import processor_oracles as oracles
+from support.ruled_search import RuledAllocatedSearch
+from support.rules import RULES
 from support.search_models import BOS, EOS, next_logits
 from support.search_problems import rules_of
 from support.whole_search import INF, Rules, Scale, Search
@@ -74,6 +76,7 @@ ORACLES: dict[str, Oracle] = {
     "LastToken": lambda p: (oracles.force_eos, p.is_scored),
     "EosGrowth": lambda p: (oracles.eos_growth, p.start, p.factor),
     "PrefixScores": lambda p: (_prefix_scores, p),
+    "Rule": lambda p: (_as_they_are,),
     "WhisperTimestamps": lambda p: (oracles.whisper_timestamps, p.no_timestamps, p.max_initial),
 }
 # those that are told `max_length`, too
@@ -85,6 +88,11 @@ def _allowed_items(
 ) -> list[float]:
     row = oracles.allowed_sequences(row, tokens, forced, items)
     return oracles.log_softmax(row) if renormalize else row
+
+
+def _as_they_are(row: list[float], tokens: list[int], forced: int) -> list[float]:
+    """The logits before a rule, which changes candidates alone."""
+    return row
 
 
 def _prefix_scores(row: list[float], tokens: list[int], forced: int, processor: Any) -> list[float]:
@@ -137,10 +145,7 @@ def _assert_as_in_plain_python(
     request = case.requests[i]
     rules = rules_of_request(case, request)
     step = ranked(case, request, i, rules.max_length)
-    search = Search(step, rules)
-    for processor in chain_of(case, request):
-        if isinstance(processor, MustContain):
-            search = phrases.AllocatedSearch(step, rules, processor.phrases)
+    search = search_of(case, step, rules, chain_of(case, request))
     expected = search.run(list(request.prefix or []), most_steps)
     cost = result.stop_reason, result.steps, result.expansions
     if case.algorithm in axes.GUESSING:
@@ -155,6 +160,15 @@ def _assert_as_in_plain_python(
         final = rules.scale.final(entry.score, n, rules.source_length)
         assert hypothesis.score == pytest.approx(float(entry.score), abs=NEAR)
         assert hypothesis.final_score == pytest.approx(final, abs=NEAR)
+
+
+def search_of(case: Case, step: Callable, rules: Rules, chain: list[Any]) -> Search:
+    """The plain search with the phrases and the rule of these processors."""
+    wanted = [one.phrases for one in chain if isinstance(one, MustContain)]
+    if case.algorithm in axes.RULED:
+        [plain] = [own for rule, own in RULES.values() if rule in chain]
+        return RuledAllocatedSearch(step, rules, plain, *wanted or [()])
+    return phrases.AllocatedSearch(step, rules, *wanted) if wanted else Search(step, rules)
 
 
 def rules_of_request(case: Case, request: Request) -> Rules:
