@@ -4,9 +4,11 @@
 
 It runs `pytest benchmarks/kernels --benchmark-only`, what is worth most first. A time is that of one call
 among calls that follow one another in a CUDA graph, on inputs that the L2 does not hold. Before it is timed,
-a result is compared with that of the reference. Beside each time stands its forecast: the limit of the
-machine, and the least and the most that it should take. Every number is kept after every row in
-gpu-bench.json and gpu-bench.log, in $OUT if that is set, else in benchmarks/results/<gpu>/.
+a result is compared with that of the reference. torch stands beside it, torch.compile in the first case of a
+kernel, and FlashInfer, if that is installed; the end of the log says what was not compared, and why. Beside
+each time stands its forecast: the limit of the machine, its share, and what it should take. Every number is
+kept after every row in gpu-bench.json and gpu-bench.log, in $OUT if that is set, else in
+benchmarks/results/<gpu>/.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ def arguments(options: argparse.Namespace, folder: Path) -> list[str]:
     """Those of pytest."""
     names = [options.only] if options.only else GROUPS
     device = "--trial-of-cuda" if options.dry_run else "--device=cuda"
+    rounds = ("--benchmark-max-time=0.01", "--benchmark-min-rounds=1") if options.dry_run else ()
     return [
         *("--benchmark-only", "--benchmark-quiet", "-q", "-s", device),
+        *rounds,
         *(f"--minutes={options.minutes}", f"--journal={folder}"),
         f"--rootdir={KERNELS}",
         f"--config-file={KERNELS / 'pytest.ini'}",

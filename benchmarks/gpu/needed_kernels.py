@@ -11,7 +11,7 @@ import torch
 import pybeam
 from benchmarks.gpu.count_kernels import META, many_multiprocessors
 from benchmarks.gpu.one_step import OneStep
-from benchmarks.kernels.bench_step import ALGORITHMS, LONGEST, SOURCE_TOKENS, Step
+from benchmarks.kernels.bench_step import ALGORITHMS, JACOBI, LONGEST, SOURCE_TOKENS, Step
 from benchmarks.kernels.kernel import all_kernels
 from pybeam.backends import triton as triton_backend
 from pybeam.models.base import Model
@@ -31,6 +31,8 @@ NETWORKS = {
 ONE_LAYER = dict(encoder_layers=1, decoder_layers=1, max_position_embeddings=128)
 DTYPES = {"example": ("bfloat16", "float32"), "widened": ("bfloat16",)}
 SHAPES = ((64, 5), (1, 5), (64, 50), (128, 5), (16, 5), (128, 1))
+# sources that guess ahead, and their rows
+GUESSING = ((64, 8),)
 SEARCHES: dict[str, Callable[[int], pybeam.Algorithm]] = {
     **ALGORITHMS,
     "greedy": lambda width: pybeam.greedy(max_length=LONGEST),
@@ -50,7 +52,7 @@ def of_benchmarks(is_tiny: bool = False) -> None:
 def of_steps(model: Model, shapes=SHAPES, searches=SEARCHES) -> None:
     """Open, step and close beams of all these searches and shapes."""
     for name, algorithm in searches.items():
-        for num_beams, width in shapes:
+        for num_beams, width in GUESSING if name == JACOBI else shapes:
             if (name == "greedy") != (width == 1):
                 continue
             tokens = [[5] * SOURCE_TOKENS] * num_beams

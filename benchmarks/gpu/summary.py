@@ -9,6 +9,7 @@ FROM_BEST = {
     "nodes": "nodes",
     "of copy": "of_copy",
     "limit us": "limit µs",
+    "of limit": "of limit",
     "forecast us": "forecast µs",
     "times forecast": "times forecast",
 }
@@ -33,6 +34,7 @@ def _line(case: tuple, by_backend: dict[str, dict]) -> dict:
     for name, column in FROM_BEST.items():
         line[name] = by_backend[best].get(column) if best else None
     line["torch us"] = us.get("torch")
+    line["torch.compile us"] = us.get("torch.compile")
     peer = min((name for name in peers if name != "torch"), key=us.get, default=None)
     line["best peer us"] = us.get(peer)
     line["best peer"] = peer

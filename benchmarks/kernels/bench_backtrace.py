@@ -1,8 +1,9 @@
-"""`backtrace`: the tokens of hypotheses, from their last nodes back. torch has nothing like it."""
+"""`backtrace`: the tokens of hypotheses, from their last nodes back, beside torch's one token at a time."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
@@ -30,7 +31,18 @@ class Backtrace(Kernel):
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        return ()
+        # a graph of so many operators takes a compiler long
+        return tuple(name for name in super().peers(kind, case) if "compile" not in name)
+
+    def in_torch(
+        self, token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int
+    ) -> Tensor:
+        """A parent is looked up for each token; what begins earlier repeats its first."""
+        slot, found = slot.long(), []
+        for _ in range(capacity - 1):
+            found.append(token[slot, node.long()])
+            node = parent[slot, node.long()].clamp(min=0)
+        return torch.stack(found[::-1], 1)
 
 
 bench_backtrace = times(Backtrace)

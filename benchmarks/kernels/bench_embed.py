@@ -1,15 +1,20 @@
-"""`embed` on a CPU: tokens and positions looked up, in plain tables and in packed ones."""
+"""Tokens and positions looked up: in plain and packed tables on a CPU, with the first norm on a GPU."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from pybeam import backends
 from pybeam.backends import torch_layers
 from pybeam.backends.packing import pack
 
-POSITIONS = 512
+POSITIONS, EPSILON = 512, 1e-5
 
 
 class Embed(Kernel):
@@ -44,4 +49,44 @@ class Embed(Kernel):
         return torch_layers.embed(*arguments)
 
 
+class EmbedNorm(Kernel):
+    """The sum of both rows, and its norm for the first layer."""
+
+    op = "embed_norm"
+    label = "{} of [{}, {}]"
+    cases = Cases(
+        cuda=cases(["bfloat16"], [(320, 42000, 1024), (5, 42000, 1024), (320, 8000, 256)]),
+        tiny=[Case("float32", (3, 70, 24))],
+    )
+    tolerance = 1e-5
+    tolerance_of_halves = 1e-2
+
+    def __init__(
+        self, device: torch.device, dtype: str, num_rows: int, vocab_size: int, size: int
+    ) -> None:
+        new = partial(torch.randn, device=device, dtype=getattr(torch, dtype))
+        ints = partial(torch.randint, dtype=torch.int32, device=device)
+        # two rows are read, two written
+        self.work = Work(4 * num_rows * size * getattr(torch, dtype).itemsize, 0)
+        self._scale, self._weight, self._shift = size**0.5, new(size), new(size)
+        tables = new(vocab_size, size), new(POSITIONS, size)
+        self.copies = [
+            (ints(vocab_size, (num_rows,)), ints(POSITIONS // 2, (num_rows,)), *tables)
+            for _ in range(10)
+        ]
+
+    def ours(self, backend: backends.Backend, *places: Tensor) -> tuple[Tensor, Tensor]:
+        if backend.embed_norm is None:
+            return self.in_torch(*places)
+        norms = None, (self._weight, self._shift, EPSILON)
+        return backend.embed_norm(*places, self._scale, -1, norms)
+
+    def in_torch(
+        self, token: Tensor, place: Tensor, table: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        x = self._scale * F.embedding(token, table) + F.embedding(place, positions)
+        return x, F.layer_norm(x, self._weight.shape, self._weight, self._shift, EPSILON)
+
+
 bench_embed = times(Embed)
+bench_embed_norm = times(EmbedNorm)

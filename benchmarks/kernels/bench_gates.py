@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
-from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends.torch_layers import Activation, lstm_cell
 
@@ -28,6 +31,7 @@ class Gated(Kernel):
     )
     tolerance = 1e-5
     tolerance_of_halves = 1e-2
+    others: ClassVar[tuple[str, ...]] = (f"{FLASHINFER} silu_and_mul",)
     halves = 2
 
     def __init__(self, device: torch.device, dtype: str, num_rows: int, size: int) -> None:
@@ -45,9 +49,15 @@ class Gated(Kernel):
         gate, value = x.chunk(2, 1)
         return F.silu(gate) * value
 
+    def in_other(self, name: str) -> Callable[..., object]:
+        from flashinfer.activation import silu_and_mul
+
+        return silu_and_mul
+
 
 class Glu(Gated):
     op = "glu"
+    others = ()
     # on a GPU torch's is fast
     cases = Cases(cpu=cases(["float32"], SIZES), tiny=TINY)
 
@@ -60,6 +70,7 @@ class Glu(Gated):
 
 class LstmCell(Gated):
     op = "lstm_cell"
+    others = ()
     label = "[{}, 4 x {}]"
     cases = Cases(cpu=cases(["float32"], SIZES), tiny=TINY)
     halves = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.functional import layer_norm, rms_norm
 
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
-from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam import backends
 
 EPSILON = 1e-5
@@ -48,8 +49,15 @@ class RmsNorm(LayerNorm):
         tiny=TINY,
     )
 
+    others = (f"{FLASHINFER} rmsnorm",)
+
     def ours(self, backend: backends.Backend, x: Tensor) -> Tensor:
         return backend.rms_norm(x, self._weight, EPSILON)
+
+    def in_other(self, name: str) -> Callable[..., object]:
+        from flashinfer.norm import rmsnorm
+
+        return lambda x: rmsnorm(x, self._weight, EPSILON)
 
     def in_torch(self, x: Tensor) -> Tensor:
         return rms_norm(x, self._weight.shape, self._weight, EPSILON)
@@ -75,12 +83,6 @@ class AddNorm(Kernel):
         self.copies = [(x, product)] * 10
         self.changes = [x]
         self._bias, self._weight, self._shift = new(size), new(size), new(size)
-
-    @classmethod
-    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        is_compiled = torch.cuda.is_available() and case.size == SIZES[0]
-        compiled = ("torch.compile",) if is_compiled and case.dtype == "bfloat16" else ()
-        return (*super().peers(kind, case), *compiled)
 
     def ours(self, backend: backends.Backend, x: Tensor, product: Tensor) -> Tensor:
         return backend.add_norm(x, product, self._bias, self._weight, self._shift, EPSILON)

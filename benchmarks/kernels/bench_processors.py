@@ -20,6 +20,7 @@ from pybeam.models.rows import Rows
 from pybeam.processors.chain import ProcessorChain
 
 BANNED = [[17], [400, 5], [30, 31, 32]]
+PENALTY, SIZE_OF_NGRAM = 1.2, 3
 CHAINS = {
     "repetition": ("repetition",),
     "n-gram": ("n-gram",),
@@ -27,8 +28,8 @@ CHAINS = {
     "all three": ("repetition", "n-gram", "suppress"),
 }
 OURS = {
-    "repetition": processors.repetition_penalty(1.2, counts_start=True),
-    "n-gram": processors.no_repeat_ngram(3, counts_start=True),
+    "repetition": processors.repetition_penalty(PENALTY, counts_start=True),
+    "n-gram": processors.no_repeat_ngram(SIZE_OF_NGRAM, counts_start=True),
     "suppress": processors.suppress_sequences(BANNED),
 }
 
@@ -37,8 +38,8 @@ def theirs() -> dict[str, Callable]:
     import transformers as hf
 
     return {
-        "repetition": hf.RepetitionPenaltyLogitsProcessor(1.2),
-        "n-gram": hf.NoRepeatNGramLogitsProcessor(3),
+        "repetition": hf.RepetitionPenaltyLogitsProcessor(PENALTY),
+        "n-gram": hf.NoRepeatNGramLogitsProcessor(SIZE_OF_NGRAM),
         "suppress": hf.NoBadWordsLogitsProcessor(BANNED),
     }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
-from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam.backends import torch_layers
 
 POSITIONS = 2048
@@ -23,6 +25,7 @@ class Rotary(Kernel):
     )
     tolerance = 1e-5
     tolerance_of_halves = 1e-2
+    others = (f"{FLASHINFER} rope",)
 
     def __init__(
         self, device: torch.device, dtype: str, num_rows: int, num_heads: int, size: int
@@ -41,6 +44,17 @@ class Rotary(Kernel):
 
     def in_torch(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return torch_layers.rotary(x, position, cos, sin)
+
+    def in_other(self, name: str) -> Callable[..., object]:
+        """It turns queries and keys in one call, and is given one head of keys."""
+        from flashinfer.rope import apply_rope_with_cos_sin_cache
+
+        (x, position, cos, sin), *_ = self.copies
+        table, place = torch.cat((cos, sin), 1).contiguous(), position.long()
+        key = x[:, :1].flatten(1).contiguous()
+        return lambda x, *_: apply_rope_with_cos_sin_cache(
+            place, x.flatten(1), key, x.shape[2], table
+        )
 
 
 bench_rotary = times(Rotary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -12,12 +11,11 @@ from torch import Tensor
 from benchmarks.gpu import expected
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
-from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, same, times
+from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, same, times
 from pybeam import backends
 from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.engine.live_sources import bucket
 
-FLASHINFER = "flashinfer top_k"
 # beams, width, vocabulary, candidates of a row (None: no limit), entries that have a row (None: all)
 EARLY = [(64, 5, 42000, 5, None), (1, 5, 42000, 5, None), (64, 5, 8000, 5, None)]
 # as late in a step of `variable_beam`: others are held or absent
@@ -77,8 +75,7 @@ class Select(Kernel):
             return ("torch",)
         is_compiled = case.size in COMPILED and case.dtype == "bfloat16"
         compiled = ("torch.compile",) if is_compiled and torch.cuda.is_available() else ()
-        flashinfer = (FLASHINFER,) if find_spec("flashinfer") else ()
-        return ("torch", "torch, graph", *compiled, *flashinfer)
+        return ("torch", "torch, graph", *compiled, f"{FLASHINFER} top_k")
 
     def __init__(
         self,
@@ -156,9 +153,7 @@ class Select(Kernel):
     def expected(self, dtype: str) -> expected.Expected:
         return expected.of_work(self.work, dtype, "select")
 
-    def peer(self, name: str) -> Callable[..., object]:
-        if name != FLASHINFER:
-            return super().peer(name)
+    def in_other(self, name: str) -> Callable[..., object]:
         import flashinfer
 
         return lambda logits: flashinfer.top_k(logits, self._limit or self._width)

@@ -29,9 +29,12 @@ from pybeam.state.step import StepPlan
 # hypotheses end behind all the steps that are done here
 LONGEST = 64
 LIMITS = dict(min_length=LONGEST - 2, max_length=LONGEST)
+JACOBI = "hybrid_jacobi"
 ALGORITHMS = {
     "fixed_beam": lambda width: pybeam.fixed_beam(width, **LIMITS),
     "variable_beam": lambda width: pybeam.variable_beam(width, 1.5, 5, **LIMITS),
+    # of so many rows: the last token and the guesses behind it
+    JACOBI: lambda width: pybeam.hybrid_jacobi(width, **LIMITS),
 }
 SOURCE_TOKENS, DEPTH = 30, 16
 # steps that show whether results are right
@@ -58,6 +61,8 @@ def step_cases() -> list[Case]:
         *[case for beam in both for case in of_half(*beam)],
         *of_half("example", 64, 5, algorithm=other, timed=whole),
         *of_half("example", 64, 50, algorithm=other, timed=whole),
+        # "commit" accepts guesses, and makes others
+        *of_half("example", 64, 8, algorithm=JACOBI, timed=(WHOLE, "commit")),
         *of_search("float32", "example", 64, 5, timed=whole),
         *of_half("example", 64, 50, timed=whole),
         *of_half("widened", 64, 50, timed=whole),
@@ -73,6 +78,7 @@ class Step(Kernel):
         tiny=[
             *of_search("float32", TINY, 2, 3),
             *of_search("float32", TINY, 2, 3, algorithm="variable_beam", timed=(WHOLE,)),
+            *of_search("float32", TINY, 2, 3, algorithm=JACOBI, timed=(WHOLE, "commit")),
         ],
     )
 

@@ -12,7 +12,7 @@ from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
-from pybeam.contracts import Cells
+from pybeam.contracts import Cells, Paths
 
 NUM_HEADS, HEAD_SIZE = 16, 64
 SIZE = NUM_HEADS * HEAD_SIZE
@@ -25,6 +25,8 @@ LONG_TREES = [(64, 5, 1000), (10, 5, 1000), (1, 5, 1000), (1, 1, 1000)]
 CROSS = [(*beams, length) for beams in BEAMS for length in (40, 200)]
 LONG_CROSS = [(16, 5, 1500), (1, 5, 1500)]
 ON_CPU = [(64, 5), (1, 5), (16, 50)]
+# beams that are too wide for masks: width, steps of the tree
+WIDE = [(4, 200, 6), (1, 512, 6), (8, 256, 16)]
 
 
 def grown_tree(width: int, num_steps: int, share: float = 0.5) -> tuple[Tensor, Tensor]:
@@ -32,6 +34,15 @@ def grown_tree(width: int, num_steps: int, share: float = 0.5) -> tuple[Tensor, 
     children: masks [U] and, for every entry, its path [width, num_steps] as places in the masks.
 
     Each entry has `share` of the children that those before it have left."""
+    num_live, places = grown_paths(width, num_steps, share)
+    masks = torch.zeros(num_live, dtype=torch.int64)
+    for entry in range(width):
+        masks[places[entry]] |= 1 << entry
+    return masks, places
+
+
+def grown_paths(width: int, num_steps: int, share: float = 0.5) -> tuple[int, Tensor]:
+    """How many nodes such entries see, and their paths."""
     paths = torch.empty(width, 0, dtype=torch.int64)
     num_nodes = 0
     for _ in range(num_steps):
@@ -40,10 +51,7 @@ def grown_tree(width: int, num_steps: int, share: float = 0.5) -> tuple[Tensor, 
         paths = torch.cat([paths[parent], new[:, None]], 1)
         num_nodes += width
     live, places = paths.unique(return_inverse=True)
-    masks = torch.zeros(live.numel(), dtype=torch.int64)
-    for entry in range(width):
-        masks[places[entry]] |= 1 << entry
-    return masks, places
+    return live.numel(), places
 
 
 class TreeAttention(Kernel):
@@ -64,12 +72,12 @@ class TreeAttention(Kernel):
     )
     tolerance = 2e-5
     tolerance_of_halves = 1e-2
+    has_entries = True
 
     def __init__(
         self, device: torch.device, dtype: str, num_beams: int, width: int, length: int
     ) -> None:
-        masks, places = self._seen(width, length)
-        num_live = length if masks is None else masks.numel()
+        num_live, masks, places = self._seen(width, length)
         cells = torch.randperm(num_beams * num_live).view(num_beams, num_live)
         num_cells, torch_dtype = num_beams * num_live, getattr(torch, dtype)
         num_bytes = 2 * num_cells * SIZE * torch_dtype.itemsize
@@ -89,13 +97,19 @@ class TreeAttention(Kernel):
             cell=cells.int().to(device),
             num_cells=ints([num_live] * num_beams),
             mask=None if masks is None else masks.repeat(num_beams, 1)[..., None].to(device),
-            entry=None if masks is None else ints(list(range(width)) * num_beams),
+            entry=ints(list(range(width)) * num_beams) if self.has_entries else None,
+            paths=self._paths(num_beams, places.to(device)),
         )
         # for the peers: the cells of every row, [R, T]
         self._row_cells = cells[:, places].reshape(num_beams * width, length).to(device)
 
-    def _seen(self, width: int, length: int) -> tuple[Tensor | None, Tensor]:
-        return grown_tree(width, length)
+    def _seen(self, width: int, length: int) -> tuple[int, Tensor | None, Tensor]:
+        """Cells of a source, their masks, and the places of each entry's own."""
+        masks, places = grown_tree(width, length)
+        return masks.numel(), masks, places
+
+    def _paths(self, num_beams: int, places: Tensor) -> Paths | None:
+        return None
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
@@ -128,9 +142,10 @@ class CrossAttention(TreeAttention):
         ],
         tiny=[Case("float32", (2, 3, 4))],
     )
+    has_entries = False
 
-    def _seen(self, width: int, length: int) -> tuple[None, Tensor]:
-        return None, torch.arange(length).repeat(width, 1)
+    def _seen(self, width: int, length: int) -> tuple[int, None, Tensor]:
+        return length, None, torch.arange(length).repeat(width, 1)
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
@@ -148,5 +163,25 @@ class CrossAttention(TreeAttention):
         return [partial(scaled_dot_product_attention, query, *pools) for pools in states]
 
 
+class PathAttention(TreeAttention):
+    """Self-attention of beams so wide that each row reads its own path."""
+
+    op = "tree_attention, paths"
+    cases = Cases(
+        cpu=cases(["float32"], WIDE[:2]),
+        cuda=cases(["bfloat16"], WIDE),
+        tiny=[Case("float32", (2, 6, 4))],
+    )
+
+    def _seen(self, width: int, length: int) -> tuple[int, None, Tensor]:
+        num_live, places = grown_paths(width, length)
+        return num_live, None, places
+
+    def _paths(self, num_beams: int, places: Tensor) -> Paths:
+        length = torch.full((num_beams,), places.shape[1], dtype=torch.int32, device=places.device)
+        return Paths(places.int().repeat(num_beams, 1, 1), length, None)
+
+
 bench_tree_attention = times(TreeAttention)
 bench_cross_attention = times(CrossAttention)
+bench_path_attention = times(PathAttention)

@@ -120,6 +120,9 @@ class Trial(NamedTuple):
 def timed(request, benchmark, plan, size, dtype, backend, isa) -> Callable[[], None]:
     """Check the system's result, time the system, and say what it reaches."""
     trial = Trial(request.function.kernel, Case(dtype, size), backend, isa)
+    if absence := trial.own.absence(backend):
+        plan.absent.setdefault(absence, set()).add(trial.own.op)
+        pytest.skip(absence)
 
     def measure() -> dict:
         given = _inputs(trial.own, plan.device, dtype, size)
@@ -179,4 +182,6 @@ def _reached(plan: Plan, given: Kernel, trial: Trial, seconds: float) -> dict:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     plan: Plan = session.config.stash[PLAN]
     if plan.journal is not None:
+        for absence, ops in plan.absent.items():
+            plan.journal.say(f"not compared, since {absence}: {', '.join(sorted(ops))}")
         plan.journal.finish(*([summary(plan.journal.rows)] if plan.like_cuda else []))

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -19,6 +20,8 @@ from benchmarks.kernels.clock import Call
 from pybeam import backends
 
 OURS = ("native", "triton")
+# the package of peers whose names begin with it
+FLASHINFER = "flashinfer"
 # instruction sets of a CPU for which kernels are compiled
 ISAS = ("generic", "avx2", "avx512")
 
@@ -60,6 +63,7 @@ class Kernel:
         late: cases that are measured last, should time run out.
         tolerance, tolerance_of_halves: of floats, as a share of the largest number.
         on_cuda: backends with a kernel of their own on a GPU.
+        others: peers of other packages on a GPU, whose names begin with the package.
         copies: arguments of calls, each of which takes the next ones, so that a cache does not hold them.
         changes: tensors that a call changes in place; their values belong to the result.
         work: bytes that must be read and written, and operations, two for a multiply-add.
@@ -73,6 +77,7 @@ class Kernel:
     tolerance: ClassVar[float] = 0.0
     tolerance_of_halves: ClassVar[float] = 0.0
     on_cuda: ClassVar[tuple[str, ...]] = ("triton",)
+    others: ClassVar[tuple[str, ...]] = ()
 
     copies: list[tuple]
     work: Work
@@ -94,18 +99,39 @@ class Kernel:
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        """Others that compute the same, by name. A GPU replays their kernels in a graph, but for "torch"."""
-        return ("torch", "torch, graph") if kind == "cuda" else ("torch",)
+        """Others that compute the same, by name. A GPU replays their kernels in a graph, but for "torch".
+
+        torch.compile takes seconds, so the first case stands for all.
+        """
+        if kind == "cpu":
+            return ("torch",)
+        is_first = cls.cases.cuda is not None and case == cls.cases.cuda[0]
+        return ("torch", "torch, graph", *(("torch.compile",) if is_first else ()), *cls.others)
+
+    @classmethod
+    def absence(cls, name: str) -> str | None:
+        """Why a system cannot compute it here, or None."""
+        if not name.startswith(FLASHINFER):
+            return None
+        if find_spec(FLASHINFER) is None:
+            return f"{FLASHINFER} is not installed"
+        return None if torch.cuda.is_available() else f"{FLASHINFER} needs a GPU"
 
     def ours(self, backend: backends.Backend, *arguments: Any) -> Any:
         return getattr(backend, self.op)(*arguments)
 
     def peer(self, name: str) -> Callable[..., object]:
         """The function of the same arguments behind a name of `peers`."""
+        if name.startswith(FLASHINFER):
+            return self.in_other(name)
         return torch.compile(self.in_torch, dynamic=False) if "compile" in name else self.in_torch
 
     def in_torch(self, *arguments: Any) -> object:
         """The best that people write in torch."""
+        raise NotImplementedError
+
+    def in_other(self, name: str) -> Callable[..., object]:
+        """The function of another package, for the same arguments."""
         raise NotImplementedError
 
     def calls(self, name: str) -> list[Call]:
@@ -118,6 +144,8 @@ class Kernel:
 
     def check(self, name: str, dtype: str) -> None:
         """Compare a backend with the reference. Raises WrongResult."""
+        if self.before is not None:
+            self.before()
         is_half = dtype in ("bfloat16", "float16")
         tolerance = self.tolerance_of_halves if is_half else self.tolerance
         same(self.result(name), self.result("reference"), tolerance)

@@ -31,6 +31,8 @@ class Plan:
         self.threads = None if self.kind == "cuda" else option("threads")
         minutes = option("minutes")
         self._end = None if minutes is None else time.monotonic() + 60 * minutes
+        # why systems are not here, and the ops that they would have computed
+        self.absent: dict[str, set[str]] = {}
         self.journal: Journal | None = None
         if folder := option("journal"):
             name = "gpu-bench" if self.like_cuda else "kernels-cpu"
@@ -66,10 +68,11 @@ class Plan:
         return found + [(name, "") for name in peers]
 
 
-def worth(item: pytest.Item) -> tuple[bool, int]:
-    """Smaller if it is measured earlier: what compiles for seconds a case, or was left for late, is last."""
+def worth(item: pytest.Item) -> tuple[bool, bool, int]:
+    """Smaller if it is measured earlier: what compiles for seconds, then what was left for late, are last."""
     parameters = item.callspec.params
     case = Case(parameters["dtype"], parameters["size"])
-    is_late = case in item.function.kernel.late or "compile" in parameters["backend"]
+    is_late = case in item.function.kernel.late
     stem = item.path.stem
-    return is_late, FIRST.index(stem) if stem in FIRST else len(FIRST)
+    place = FIRST.index(stem) if stem in FIRST else len(FIRST)
+    return is_late, "compile" in parameters["backend"], place
