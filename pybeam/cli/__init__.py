@@ -1,5 +1,5 @@
 """The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `key`,
-`bench-serve`, `compare`, `graph`, `export-onnx`, `quantize`, `convert`, `profile` and `info`.
+`bench-serve`, `compare`, `explain`, `graph`, `export-onnx`, `quantize`, `convert`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -20,6 +20,7 @@ from pybeam import __version__
 from pybeam.cli.bench_serve import bench_serve
 from pybeam.cli.compare import compare
 from pybeam.cli.conversions import convert, export_onnx, quantize
+from pybeam.cli.explain import explain
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.key import key
@@ -49,6 +50,7 @@ def pybeam(verbose: bool) -> None:
     pybeam key --help           how to make a key for a server
     pybeam bench-serve --help   how to measure a server under load
     pybeam compare --help       how to compare searches on lines with references
+    pybeam explain --help       how to see what a search keeps, and why it drops the rest
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam quantize --help      how to write a model with int8 or int4 weights
@@ -71,6 +73,7 @@ for command in (
     key,
     bench_serve,
     compare,
+    explain,
     graph,
     export_onnx,
     quantize,
