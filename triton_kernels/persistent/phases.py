@@ -1,0 +1,137 @@
+"""Phases of a decoder's layers: what one program does in an attention or a product."""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from pybeam.triton_kernels.attention.new_nodes import Pools
+from pybeam.triton_kernels.attention.scores import Rules
+from pybeam.triton_kernels.persistent.attention import Lines, attend
+from pybeam.triton_kernels.persistent.products import NUM_PARTS, WEIGHT, Product, multiply
+from pybeam.triton_kernels.product import LINES, ask_for
+
+# among the addresses of a layer: its products, and the pools behind them
+NUM_PRODUCTS, OWN_POOL, CROSS_POOL, NUM_ADDRESSES = (tl.constexpr(i) for i in (6, 24, 25, 26))
+
+
+# bytes of a line of the L2
+LINE = tl.constexpr(128)
+
+
+class Seen(NamedTuple):
+    """The nodes that the rows of a program see: those of hypotheses, or of their source."""
+
+    lists: tl.tuple
+    pools: tl.tuple  # without those of a layer
+    entry: tl.tensor
+    num_pool_cells: tl.tensor
+
+
+@triton.jit
+def attention_phase(
+    lines,
+    tile,
+    seen,
+    nodes,  # the first of the list
+    p_address,  # of the pool
+    scale,
+    before,
+    WIDTH: tl.constexpr,
+    MASK_WORDS: tl.constexpr,
+    NODES: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+):
+    if tile.begin < tile.row_end:
+        head = tile.head * HEAD_SIZE
+        dtype: tl.constexpr = lines.out.dtype.element_ty
+        address = tl.multiple_of(tl.load(p_address), 16)
+        p_pool = tl.multiple_of(address.to(tl.pointer_type(dtype)), 16) + head
+        new = seen.pools
+        p_new_key, p_new_value = new.new_key, new.new_value
+        if new.new_key is not None:
+            p_new_key += head
+            p_new_value += head
+        # a cell has a key and a value
+        pools = Pools(
+            p_pool,
+            p_pool + WIDTH,
+            2 * WIDTH,
+            2 * WIDTH,
+            p_new_key,
+            p_new_value,
+            new.new_key_stride,
+            new.new_value_stride,
+            new.new_cell,
+        )
+        strides = lines.out_stride, lines.query_stride
+        attend(
+            Lines(lines.out + head, lines.query + head, *strides),
+            tile,
+            seen.lists,
+            nodes,
+            seen.entry,
+            pools,
+            seen.num_pool_cells,
+            Rules(scale, 0.0, None, 0, 0, 0),
+            before,
+            MASK_WORDS,
+            NODES,
+            HEAD_SIZE,
+        )
+
+
+@triton.jit
+def product_phase(
+    rows,
+    p_address,
+    before,
+    NUM_COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PACKS: tl.constexpr,
+):
+    product = Product(p_address, tl.program_id(0) * LINES, tl.num_programs(0) * LINES)
+    if product.first < NUM_COLUMNS:
+        multiply(
+            rows,
+            product,
+            before,
+            NUM_COLUMNS,
+            DEPTH,
+            ACTIVATION,
+            HAS_NORM,
+            ROWS,
+            GROUPS,
+            PARTS,
+            PACKS,
+        )
+
+
+@triton.jit
+def ask_ahead(
+    p_layer,
+    num_layers,  # from this one on
+    dtype: tl.constexpr,
+    WIDTH: tl.constexpr,
+    INNER_WIDTH: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):
+    """Have weights on their way to the L2: those of a product, counted from the first of this layer."""
+    LAYER: tl.constexpr = PRODUCT // NUM_PRODUCTS
+    PLACE: tl.constexpr = PRODUCT - LAYER * NUM_PRODUCTS
+    HEIGHT: tl.constexpr = 3 * WIDTH if PLACE == 0 else INNER_WIDTH if PLACE > 3 else WIDTH
+    NUM_BYTES: tl.constexpr = HEIGHT * WIDTH * dtype.primitive_bitwidth // 8
+    p_weight = p_layer + LAYER * NUM_ADDRESSES + PLACE * NUM_PARTS + WEIGHT
+    if LAYER < num_layers:
+        ask_for(tl.load(p_weight), NUM_BYTES, share_of(NUM_BYTES))
+
+
+@triton.jit
+def share_of(num_bytes):
+    """The bytes that each program asks for, in lines of the L2."""
+    return tl.cdiv(num_bytes, LINE * tl.num_programs(0)) * LINE
