@@ -193,9 +193,9 @@ def kernel(request: pytest.FixtureRequest):
 
 
 @pytest.fixture(scope="session", name="cuda_on_cpu")
-def cuda_on_cpu_library(tmp_path_factory):
+def cuda_on_cpu_library():
     """The CUDA kernel of `select`, compiled for the CPU."""
-    return cuda_on_cpu.compiled(tmp_path_factory.mktemp("cuda_on_cpu"))
+    return cuda_on_cpu.compiled()
 
 
 @pytest.fixture(params=ISAS)

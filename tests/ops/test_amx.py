@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends.packing import PANEL, Quantised, pack
+from support import compiled
 from support.paths import ROOT
 
 native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -32,14 +33,8 @@ def has_amx() -> bool:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++")
-    path = tmp_path_factory.mktemp("amx_on_cpu") / "multiply.so"
-    flags = ["-std=c++20", "-O0", "-shared", "-fPIC", "-w", f"-I{ROOT / 'csrc'}"]
-    subprocess.run([compiler, *flags, str(SOURCE), "-o", str(path)], check=True)
-    loaded = ctypes.CDLL(str(path))
+def library() -> ctypes.CDLL:
+    loaded = compiled.library(SOURCE, ["-O0", f"-I{ROOT / 'csrc'}"])
     loaded.multiply.restype = ctypes.c_int64
     return loaded
 

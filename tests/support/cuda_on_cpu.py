@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
 
 from pybeam import backends
 from pybeam.contracts import SelectOptions, Survivors
+from support.compiled import library as compiled_library
 from support.paths import ROOT
 
 NAME = "cuda_on_cpu"
@@ -22,15 +20,8 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MACHINES = {"short-slices": (1 << 20, True), "long-slices": (0, False)}
 
 
-def compiled(folder: Path) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++")
-    path = folder / "select.so"
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE"]
-    command = [compiler, *flags, f"-I{SOURCE.parent}", str(SOURCE), "-o", str(path)]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(str(path))
+def compiled() -> ctypes.CDLL:
+    library = compiled_library(SOURCE, ["-O1", "-U_FORTIFY_SOURCE", f"-I{SOURCE.parent}"])
     library.select_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
     return library
 
