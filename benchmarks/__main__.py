@@ -59,6 +59,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "shortlist": ("shortlist", "shortlist", ()),
     "ctc": ("ctc", "frame_searches", ()),
     "terminology": ("terminology", "terminology", ()),
+    "rules": ("rules", "rules", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = (

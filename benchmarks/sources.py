@@ -44,6 +44,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "speech": (*SEARCH, "pybeam/speech"),
     "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
     "terminology": (*SEARCH, "pybeam/automata"),
+    "rules": (*SEARCH, "pybeam/study/rules.py", "pybeam/study/ruled_select.py"),
     "transcription": (*SEARCH, "pybeam/speech"),
     "translate": SEARCH,
     "triton-code": ("triton_kernels",),

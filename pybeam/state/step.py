@@ -128,8 +128,8 @@ class Step:
         report, rule = self._program.commit(live), self._arrays.processors.rule
         if rule is None:
             return report
-        rule.processor.stop_some(self._arrays.beams, self.rows, rule.data(self.rows))
-        return self._program.report(live)
+        own = self._arrays.beams, self.rows, rule.data(self.rows)
+        return self._program.report(live) if rule.processor.stops_some(*own) else report
 
     def moves(self) -> tuple[Tensor, Tensor]:
         """Return the source and target entries [A * K] int32 of `commit`, for `Session.advance`."""

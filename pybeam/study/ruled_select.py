@@ -1,19 +1,20 @@
 """The step of a `pybeam.rule`: all candidates of a step as arrays, and the survivors that the rule leaves.
 
 The kernel `select` lists the best continuations of each row, so that log-probabilities, ties and tokens are
-those of every other search, bit by bit. All that follows is plain torch on arrays [A, N] of A beams. Nothing
-is read back on a GPU, and no size depends on data there.
+those of every other search, bit by bit. All that follows is plain torch on arrays [A, N] of A beams. A small
+step costs as much as it has operations, so each is left out where it would change nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pybeam.backends.tensor_beams import Select
 from pybeam.contracts import MAX_WIDTH, Finishing, SelectOptions, Survivors
@@ -21,6 +22,17 @@ from pybeam.models.rows import Rows
 
 INF = float("inf")
 INT = torch.int32
+
+
+class Listing(NamedTuple):
+    """The continuations of all rows of a step, M of each of E entries, in the order of entries and ranks."""
+
+    token: Tensor  # [A, E * M] int32
+    log_prob: Tensor  # [A, E * M] float32
+    is_eos: Tensor  # [A, E * M] bool
+    is_held: Tensor  # [A, E * M] bool
+    row: Tensor  # [A, E] int64, of each entry
+    per_row: int  # M
 
 
 @dataclass(eq=False)
@@ -35,34 +47,64 @@ class Candidates:
         score: [A, N] float32, the accumulated score, which ranks. Yours to change at `score`, but for what is
             held.
         keep: [A, N] bool, whether the candidate may survive. Yours to change at `score`.
-        log_prob: [A, N] float32, that of the last token, as the processors have left it.
-        token: [A, N] int32, the last token.
-        is_eos: [A, N] bool, whether that token ends the hypothesis.
-        is_held: [A, N] bool, whether it ended in an earlier step and is held in the beam, with log_prob 0.
-        sibling_rank: [A, N] int32, how many continuations of the same row have a larger log_prob; equal ones
-            count by their order. Banned tokens do not count.
-        entry: [A, N] int32, the entry of the beam that it continues.
-        row: [A, N] int64, the row of the step that it continues, as in `pybeam.models.Rows`; -1: none.
         finishes: [A, N] bool, whether it finishes in this step. Yours to change at `finish`.
         goes_on: [A, N] bool, whether it is in the next beam. Yours to change at `finish`.
     """
 
     score: Tensor
     keep: Tensor
-    log_prob: Tensor
-    token: Tensor
-    is_eos: Tensor
-    is_held: Tensor
-    sibling_rank: Tensor
-    entry: Tensor
-    row: Tensor
     finishes: Tensor
     goes_on: Tensor
+    listing: Listing
+    place: Tensor | None  # [A, N] int64, of each in the listing; None: they stand as there
 
-    def at(self, place: Tensor) -> Candidates:
-        """Return the candidates at these places [A, n] of their lines."""
-        fields = dataclasses.fields(self)
-        return Candidates(*[getattr(self, one.name).gather(1, place) for one in fields])
+    def _listed(self, values: Tensor) -> Tensor:
+        return values if self.place is None else values.gather(1, self.place)
+
+    @cached_property
+    def log_prob(self) -> Tensor:
+        """[A, N] float32, that of the last token, as the processors have left it."""
+        return self._listed(self.listing.log_prob)
+
+    @cached_property
+    def token(self) -> Tensor:
+        """[A, N] int32, the last token."""
+        return self._listed(self.listing.token)
+
+    @cached_property
+    def is_eos(self) -> Tensor:
+        """[A, N] bool, whether the last token ends the hypothesis."""
+        return self._listed(self.listing.is_eos)
+
+    @cached_property
+    def is_held(self) -> Tensor:
+        """[A, N] bool, whether it ended in an earlier step and is held in the beam, with log_prob 0."""
+        return self._listed(self.listing.is_held)
+
+    @cached_property
+    def _place(self) -> Tensor:
+        if self.place is not None:
+            return self.place
+        return numbers(self.score.shape[1], self.score.device).long().expand(self.score.shape)
+
+    @cached_property
+    def sibling_rank(self) -> Tensor:
+        """[A, N] int32, how many continuations of the same row have a larger log_prob.
+
+        Equal ones count by their order. Banned tokens do not count.
+        """
+        return (self._place % self.listing.per_row).to(INT)
+
+    @cached_property
+    def entry(self) -> Tensor:
+        """[A, N] int32, the entry of the beam that it continues."""
+        return self._place.div(self.listing.per_row, rounding_mode="floor").to(INT)
+
+    @cached_property
+    def row(self) -> Tensor:
+        """[A, N] int64, the row of the step that it continues, as in `pybeam.models.Rows`; -1: none."""
+        row = self.listing.row.gather(1, self.entry.long())
+        return row.masked_fill(~self.keep | self.is_held, -1)
 
 
 Hook = Callable[[Candidates], None]
@@ -73,10 +115,11 @@ class Moments(NamedTuple):
 
     score: Hook | None
     finish: Hook | None
-    acts: Tensor  # [A, 1] bool, beams where it does
+    acts: Tensor | None  # [A, 1] bool, beams where it does; None: all
     siblings: int | None  # continuations of a row that are candidates; None: as many as can survive
 
 
+# those of `Select`, and two more
 def ruled_select(
     select: Select,
     rows: Rows,
@@ -102,6 +145,12 @@ def ruled_select(
     return packed(candidates, has_nan, options.capacity)
 
 
+@lru_cache(maxsize=256)
+def numbers(n: int, device: torch.device) -> Tensor:
+    """0 to n - 1, [n] int32. Nobody may change them."""
+    return torch.arange(n, dtype=INT, device=device)
+
+
 class Given(NamedTuple):
     """The arguments of a `select`, and its rows."""
 
@@ -114,117 +163,110 @@ class Given(NamedTuple):
     options: SelectOptions
 
     @property
-    def beam(self) -> Tensor:
-        """The beam [R] of each row. That of padding means nothing."""
-        number = torch.arange(self.logits.shape[0], dtype=INT, device=self.logits.device)
-        beam = torch.searchsorted(self.rows.offset[1:], number, right=True)
-        return beam.clamp(max=self.width.numel() - 1)
-
-    def rows_of_entries(self, beam: Tensor) -> Tensor:
-        """The row [A, E] int64 of each entry; -1: there is none."""
-        offset, entry = self.rows.offset, self.rows.entry.long()
-        num_beams, device = self.width.numel(), offset.device
+    def most_entries(self) -> int:
+        """Entries of the largest beam; on a GPU as many as a beam has room for."""
+        if self.width.numel() == 1:
+            return self.score.numel()
+        if self.logits.device.type == "cpu":
+            return max(1, int(self.offset.diff().max()))
         assert self.rows.beam_score is not None
-        most = self.rows.beam_score.shape[1]
-        if device.type == "cpu":
-            most = max(1, int(self.offset.diff().max()))
-        number = torch.arange(entry.numel(), device=device)
-        # padding goes to a column that is cut off
-        entry = torch.where(number < offset[-1], entry, most)
-        rows = torch.full((num_beams, most + 1), -1, device=device)
-        return rows.index_put_((beam, entry), number)[:, :most]
+        return self.rows.beam_score.shape[1]
 
-    def at(self, beam: Tensor, entry: Tensor) -> Tensor:
-        """The scores of these entries of these beams."""
-        place = self.offset[:-1].long()[beam] + entry
-        return self.score[place.clamp(max=self.score.numel() - 1)]
+    def of_rows(self, values: Tensor | None) -> Tensor | None:
+        """The values [R] of the beams of all rows, of values [A]."""
+        if values is None:
+            return None
+        number = numbers(self.logits.shape[0], self.logits.device)
+        beam = torch.searchsorted(self.rows.offset[1:], number, right=True)
+        return values.index_select(0, beam.clamp(max=self.width.numel() - 1))
 
-
-def continuations(given: Given, beam: Tensor, siblings: int | None) -> Survivors:
-    """The best M continuations of each row [R, M], best first; every row is a beam of its own."""
-    options, device = given.options, given.logits.device
-
-    def of_row(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.index_select(0, beam)
-
-    most = options.most_places + len(options.eos_ids) if siblings is None else siblings
-    own = SelectOptions(
-        min(most, given.logits.shape[1], MAX_WIDTH),
-        options.eos_ids,
-        normalise=options.normalise,
-        forced=of_row(options.forced),
-        ban_eos=of_row(options.ban_eos),
-    )
-    offset = torch.arange(beam.numel() + 1, dtype=INT, device=device)
-    score = given.at(beam, given.rows.entry.long())
-    return given.select(given.logits, score, offset, torch.full_like(offset[1:], own.capacity), own)
+    def continuations(self, siblings: int | None) -> Survivors:
+        """The best M continuations of each row [R, M], best first; every row is a beam of its own."""
+        options, (num_rows, vocab_size) = self.options, self.logits.shape
+        most = options.most_places + len(options.eos_ids) if siblings is None else siblings
+        own = SelectOptions(
+            min(most, vocab_size, MAX_WIDTH),
+            options.eos_ids,
+            normalise=options.normalise,
+            forced=self.of_rows(options.forced),
+            ban_eos=self.of_rows(options.ban_eos),
+        )
+        offset = numbers(num_rows + 1, self.logits.device)
+        score = self.score.new_zeros(num_rows)
+        return self.select(self.logits, score, offset, offset[1:] * 0 + own.capacity, own)
 
 
-def listed(given: Given, siblings: int | None) -> tuple[Candidates, Tensor]:
-    """All candidates [A, E * M] of beams with E entries, and which beams [A] have a NaN.
+def listed(given: Given, siblings: int | None) -> tuple[Candidates, Tensor | None]:
+    """All candidates [A, E * M] of beams with E entries, and which beams [A] have a NaN; None: none has.
 
     A line has as many as its own beam allows, whatever the others are.
     """
-    options, num_eos = given.options, len(given.options.eos_ids)
-    beam = given.beam
-    found, row = continuations(given, beam, siblings), given.rows_of_entries(beam)
-    is_row, at = row >= 0, row.clamp(min=0)
-    token, score, log_prob = found.token[at], found.score[at], found.log_prob[at]  # [A, E, M]
-    number = torch.arange(max(token.shape[1:]), dtype=INT, device=token.device)
-    entry, rank = number[: token.shape[1], None], number[: token.shape[2]]
-    limit = given.width + num_eos if siblings is None else torch.full_like(given.width, siblings)
-    if options.max_candidates is not None:
-        limit = torch.minimum(limit, options.max_candidates)
-    is_there = is_row[..., None] & (token >= 0) & (rank < limit[:, None, None])
-    is_held = torch.zeros_like(is_there)
+    options, device = given.options, given.logits.device
+    found, number = given.continuations(siblings), numbers(given.most_entries, device)
+    per_row = found.token.shape[1]
+    place = given.offset[:-1, None] + number  # [A, E], of entries
+    is_row = place < given.offset[1:, None]
+    place = place.clamp(max=given.score.numel() - 1).long()
+    row, is_held = place, torch.zeros_like(is_row)
     if options.is_ended is not None:
-        is_held[..., 0] = (entry[:, 0] < given.offset.diff()[:, None]) & ~is_row
-        is_there |= is_held
-        beams = torch.arange(len(row), device=row.device)[:, None]
-        held_score = given.at(beams, entry[:, 0].long())[..., None].to(score.dtype)
-        score = torch.where(is_held, held_score, score)
-        token = token.masked_fill(is_held, options.eos_ids[0])
-        log_prob = log_prob.masked_fill(is_held, 0.0)
-    is_there &= score > -INF
-    eos_ids = torch.tensor(options.eos_ids, dtype=INT, device=token.device)
-    none = torch.zeros_like(is_there)
-    lines = (
-        score.masked_fill(~is_there, -INF),
-        is_there,
-        log_prob.masked_fill(~is_there, -INF),
-        token.masked_fill(~is_there, -1),
-        torch.isin(token, eos_ids) & is_there,
-        is_held & is_there,
-        rank.expand(token.shape),
-        entry.expand(token.shape),
-        row[..., None].expand(token.shape).masked_fill(~is_there | is_held, -1),
-        none,
-        none,
-    )
-    has_nan = (found.has_nan[at] & is_row).any(1)
-    return Candidates(*[line.flatten(1) for line in lines]), has_nan
+        is_held = options.is_ended[place] & is_row
+        is_row = is_row & ~is_held
+        row = given.rows.offset[:-1, None] + (is_row.cumsum(1) - 1).clamp(min=0)
+    row = row.clamp(max=given.logits.shape[0] - 1)
+    token, log_prob = found.token[row], found.log_prob[row]  # [A, E, M]
+    is_there = (token >= 0) & is_row[..., None]
+    if siblings is None or options.max_candidates is not None:
+        most = (
+            given.width + len(options.eos_ids) if siblings is None else given.width * 0 + siblings
+        )
+        if options.max_candidates is not None:
+            most = torch.minimum(most, options.max_candidates)
+        is_there &= numbers(per_row, device) < most[:, None, None]
+    token.masked_fill_(~is_there, -1)
+    log_prob.masked_fill_(~is_there, -INF)
+    held = torch.zeros_like(is_there)
+    if options.is_ended is not None:
+        held[..., 0] = is_held
+        is_there |= held
+        token[..., 0].masked_fill_(is_held, options.eos_ids[0])
+        log_prob[..., 0].masked_fill_(is_held, 0.0)
+    score = given.score[place].to(log_prob.dtype)[..., None] + log_prob
+    is_eos = token == options.eos_ids[0]
+    for eos_id in options.eos_ids[1:]:
+        is_eos |= token == eos_id
+    has_nan = None
+    if found.has_nan.any():
+        has_nan = (found.has_nan[row] & is_row).any(1)
+    lines = token.flatten(1), log_prob.flatten(1), is_eos.flatten(1), held.flatten(1)
+    listing, keep = Listing(*lines, row, per_row), is_there.flatten(1)
+    return Candidates(score.flatten(1), keep, keep, keep, listing, None), has_nan
 
 
-def scored(candidates: Candidates, hook: Hook, acts: Tensor) -> Candidates:
+def scored(candidates: Candidates, hook: Hook, acts: Tensor | None) -> Candidates:
     """The candidates with the scores and the `keep` that a hook gives them where it `acts` [A, 1].
 
     The log-prob of the last token changes as the score does, so that a score is the sum of its log-probs.
     """
-    before = dataclasses.replace(candidates)
-    candidates.score, candidates.keep = before.score.clone(), before.keep.clone()
+    before, kept, listing = candidates.score, candidates.keep, candidates.listing
+    candidates.score, candidates.keep = before.clone(), kept.clone()
     hook(candidates)
-    check_like("`candidates.score`", candidates.score, before.score)
-    check_like("`candidates.keep`", candidates.keep, before.keep)
-    score = torch.where(acts & before.keep & ~before.is_held, candidates.score, before.score)
-    if bool((score.isnan() | (score == INF)).any()):
+    check_like("`candidates.score`", candidates.score, before)
+    check_like("`candidates.keep`", candidates.keep, kept)
+    score, keep = candidates.score, candidates.keep & kept
+    if acts is not None:
+        keep = torch.where(acts, keep, kept)
+    if torch.equal(score, before):
+        return Candidates(before, keep, keep, keep, listing, None)
+    may_change = kept & ~listing.is_held
+    score = torch.where(may_change if acts is None else may_change & acts, score, before)
+    if not float(score.amax()) < INF:
         raise ValueError(
-            "a rule must leave scores that are numbers or -inf, but made a NaN or +inf; empty places have "
-            "-inf, which -inf - -inf makes a NaN"
+            "a rule must leave scores that are numbers or -inf, but made a NaN or +inf; is one of its "
+            "options infinite?"
         )
-    changes = score != before.score
-    gain = torch.where(changes, before.log_prob + (score - before.score), before.log_prob)
-    keep = before.keep & torch.where(acts, candidates.keep, True) & (score > -INF)
-    return dataclasses.replace(before, score=score, log_prob=gain, keep=keep)
+    changes = score != before
+    gain = torch.where(changes, listing.log_prob + (score - before), listing.log_prob)
+    return Candidates(score, keep, keep, keep, listing._replace(log_prob=gain), None)
 
 
 def check_like(name: str, value: object, like: Tensor) -> None:
@@ -243,15 +285,17 @@ def ranked(candidates: Candidates, most: int) -> Candidates:
 
     Ties stay in the order of rows, and of the tokens of a row.
     """
-    key = torch.where(candidates.keep, candidates.score, -INF)
-    order = key.sort(dim=1, descending=True, stable=True).indices[:, :most]
-    return candidates.at(order)
+    key = candidates.score.masked_fill(~candidates.keep, -INF)
+    score, place = key.sort(dim=1, descending=True, stable=True)
+    score, place = score[:, :most], place[:, :most]
+    keep = score > -INF
+    return Candidates(score, keep, keep, keep, candidates.listing, place)
 
 
 def divide(candidates: Candidates, width: Tensor, options: SelectOptions) -> None:
     """Say which of the ranked candidates finish and which go on, by the algorithm's finishing rule."""
     ends, keep = candidates.is_eos, candidates.keep
-    rank = torch.arange(ends.shape[1], dtype=INT, device=ends.device)
+    rank = numbers(ends.shape[1], ends.device)
     is_within = keep & (rank < width)
     if options.finishing == Finishing.REFILL:
         is_seen = keep & (rank < (1 + len(options.eos_ids)) * width) & ~ends
@@ -266,7 +310,11 @@ def divide(candidates: Candidates, width: Tensor, options: SelectOptions) -> Non
 
 
 def finish(
-    candidates: Candidates, hook: Hook, acts: Tensor, width: Tensor, options: SelectOptions
+    candidates: Candidates,
+    hook: Hook,
+    acts: Tensor | None,
+    width: Tensor,
+    options: SelectOptions,
 ) -> None:
     """Let a hook say which candidates finish and which go on, where it `acts` [A, 1].
 
@@ -278,8 +326,8 @@ def finish(
     hook(candidates)
     for name in ("finishes", "goes_on"):
         check_like(f"`candidates.{name}`", getattr(candidates, name), finishes)
-    ends, goes = candidates.finishes & candidates.is_eos & candidates.keep, candidates.goes_on
-    goes = goes & candidates.keep & ~ends
+    ends = candidates.finishes & candidates.is_eos & candidates.keep
+    goes = candidates.goes_on & candidates.keep & ~ends
     if options.finishing != Finishing.HELD:
         goes &= ~candidates.is_eos
     if options.finishing == Finishing.REFILL:
@@ -288,8 +336,9 @@ def finish(
     else:
         is_one = (ends | goes).cumsum(1) <= width
         ends, goes = ends & is_one, goes & is_one
-    candidates.finishes = torch.where(acts, ends, finishes)
-    candidates.goes_on = torch.where(acts, goes, goes_on)
+    if acts is not None:
+        ends, goes = torch.where(acts, ends, finishes), torch.where(acts, goes, goes_on)
+    candidates.finishes, candidates.goes_on = ends, goes
 
 
 def prune(candidates: Candidates, options: SelectOptions) -> None:
@@ -315,26 +364,31 @@ def is_within(value: Tensor, best: Tensor, margin: Tensor) -> Tensor:
     return torch.where((margin < 0)[:, None], value >= floor, value > floor)
 
 
-def packed(candidates: Candidates, has_nan: Tensor, capacity: int) -> Survivors:
+def packed(candidates: Candidates, has_nan: Tensor | None, capacity: int) -> Survivors:
     """The survivors [A, C]: those that finish, then those that go on."""
-    finishes = candidates.finishes & ~has_nan[:, None]
-    goes_on = candidates.goes_on & ~has_nan[:, None]
-    key = torch.where(finishes, 0, torch.where(goes_on, 1, 2))
-    place = key.sort(dim=1, stable=True).indices[:, :capacity]
-    count = (key < 2).sum(1, dtype=INT)
-    is_one = torch.arange(place.shape[1], dtype=INT, device=place.device) < count[:, None]
+    finishes, goes_on = candidates.finishes, candidates.goes_on
+    if has_nan is not None:
+        finishes, goes_on = finishes & ~has_nan[:, None], goes_on & ~has_nan[:, None]
+    # 2, 1 and 0 for those that are none
+    key = finishes.to(torch.int8).mul_(2).add_(goes_on)
+    key, order = key.sort(dim=1, descending=True, stable=True)
+    order, is_none = order[:, :capacity], key[:, :capacity] == 0
+    listing, place = candidates.listing, candidates.place
+    assert place is not None
+    place = place.gather(1, order)
+    missing = capacity - order.shape[1]
 
     def column(values: Tensor, fill: float) -> Tensor:
-        values = values.gather(1, place).masked_fill(~is_one, fill)
-        missing = capacity - values.shape[1]
-        return values if not missing else torch.nn.functional.pad(values, (0, missing), value=fill)
+        values = values.masked_fill_(is_none, fill)
+        return pad(values, (0, missing), value=fill) if missing else values
 
+    entry = place.div(listing.per_row, rounding_mode="floor").to(INT)
     return Survivors(
-        token=column(candidates.token, -1),
-        parent=column(candidates.entry, -1),
-        score=column(candidates.score, -INF),
-        log_prob=column(candidates.log_prob, -INF),
-        count=count,
+        token=column(listing.token.gather(1, place), -1),
+        parent=column(entry, -1),
+        score=column(candidates.score.gather(1, order), -INF),
+        log_prob=column(listing.log_prob.gather(1, place), -INF),
+        count=(key > 0).sum(1, dtype=INT),
         num_finished=finishes.sum(1, dtype=INT),
-        has_nan=has_nan,
+        has_nan=torch.zeros_like(is_none[:, 0]) if has_nan is None else has_nan,
     )

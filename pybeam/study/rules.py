@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pybeam.arguments import ArgumentError, real, whole
-from pybeam.backends.arrays import HEURISTIC, NULL_SLOT, RUNNING, Beams
+from pybeam.arguments import ArgumentError, flag, real, whole
+from pybeam.backends.arrays import HEURISTIC, NULL_SLOT, PLACES, RUNNING, Beams
 from pybeam.backends.tensor_beams import Select
 from pybeam.backends.torch_beams import final_score
 from pybeam.contracts import MAX_WIDTH
+from pybeam.diversity import Diversity
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, Processor
 from pybeam.search.algorithms import Algorithm
@@ -47,12 +48,26 @@ class Beam:
     At the moments `score` and `finish` they are as the step has found them, at `stop` as it leaves them.
     """
 
-    def __init__(self, beams: Beams, slot: Tensor, rows: Rows, width: Tensor | None = None) -> None:
-        self._beams, self._slot, self._width = beams, slot, width
+    def __init__(
+        self,
+        beams: Beams,
+        slot: Tensor,
+        rows: Rows,
+        width: Tensor | None = None,
+        chosen: Tensor | None = None,
+    ) -> None:
+        self._beams, self._slot, self._width, self._chosen = beams, slot, width, chosen
         self.rows = rows  #: `pybeam.models.Rows` of the step, for their tokens
 
+    @cached_property
+    def _lines(self) -> dict[str, Tensor]:
+        """The columns [A, n] of these slots, by array."""
+        beams, slot = self._beams, self._slot
+        return {name: getattr(beams, name).index_select(0, slot) for name in ("ints", "floats")}
+
     def _column(self, name: str) -> Tensor:
-        return getattr(self._beams, name)[self._slot, None]
+        array, place = PLACES[name]
+        return self._lines[array][:, place, None]
 
     @property
     def width(self) -> Tensor:
@@ -105,6 +120,20 @@ class Beam:
         found = torch.where(place < self.num_finished, final, -INF)
         return found.sort(dim=1, descending=True).values
 
+    @property
+    def earlier(self) -> Tensor:
+        """[A, C] int32, tokens with which rows of earlier groups went on in this step, padded with -1.
+
+        A token stands there as often as it was chosen. It is for rules with ``groups=True``.
+        """
+        chosen = self._chosen  # [A, T, C]
+        if chosen is None or not chosen.numel():
+            return self._lines["ints"].new_full((len(self._slot), 1), -1)
+        step = self.num_generated.long().clamp(min=0)
+        is_told = step < chosen.shape[1]
+        place = torch.where(is_told, step, 0)[..., None].expand(-1, 1, chosen.shape[2])
+        return chosen.gather(1, place)[:, 0].masked_fill(~is_told, -1)
+
     def final_score(self, score: Tensor, length: Tensor) -> Tensor:
         """[A, n] float32, by the beam's scoring, for accumulated scores and lengths [A, n]."""
         return final_score(self._beams, self._slot, score, length)
@@ -116,7 +145,7 @@ class Rule(Processor):
 
     Attributes:
         score, finish, stop: its functions; None: it does nothing then.
-        siblings: see `pybeam.rule`.
+        siblings, groups: see `pybeam.rule`.
         options: names and values of its options.
     """
 
@@ -125,8 +154,10 @@ class Rule(Processor):
     stop: Hook | None = None
     siblings: int | None = None
     options: tuple[tuple[str, float], ...] = ()
+    groups: bool = False
     is_on: bool = field(default=True, repr=False)
-    per_request: ClassVar[tuple[str, ...]] = ("options", "is_on")
+    told: Diversity = field(default=Diversity(1.0), repr=False)
+    per_request: ClassVar[tuple[str, ...]] = ("options", "is_on", "told")
     takes_slots: ClassVar[bool] = True
     selects: ClassVar[bool] = True
     begins_behind_prefix: ClassVar[bool] = True
@@ -154,7 +185,15 @@ class Rule(Processor):
 
     def parameters(self) -> tuple[Tensor, ...]:
         values = [torch.tensor(value, dtype=torch.float32) for _, value in self.options]
-        return torch.tensor(self.is_on), *values
+        chosen = self.told.parameters()[1:] if self.groups else ()
+        return torch.tensor(self.is_on), *values, *chosen
+
+    @property
+    def separates_groups(self) -> bool:  # type: ignore[override]
+        return self.groups
+
+    def next_group(self, chosen: Sequence[Sequence[int]]) -> Rule:
+        return dataclasses.replace(self, told=self.told.next_group(chosen)) if self.groups else self
 
     def for_target(self) -> Rule:
         return dataclasses.replace(self, is_on=False)
@@ -185,7 +224,7 @@ class Rule(Processor):
 
     def _given(self, slot: Tensor, data: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         """Whether the rule is on in slots [A], and its options there, all [A, 1]."""
-        is_on, *values = (one[slot, None] for one in data)
+        is_on, *values = (one[slot, None] for one in data[: 1 + len(self.options)])
         return is_on, dict(zip((name for name, _ in self.options), values, strict=True))
 
     def _bound(self, moment: str, given: dict[str, Tensor], beam: Beam) -> Hook | None:
@@ -205,29 +244,30 @@ class Rule(Processor):
         ) -> Any:
             slot = rows.slot.long()
             is_on, given = self._given(slot, data)
-            beam = Beam(beams, slot, rows, width)
+            beam = Beam(beams, slot, rows, width, data[-1][slot] if self.groups else None)
             acts = is_on & (beam.num_generated >= 0)
             score_hook, finish_hook = (
                 self._bound(moment, given, beam) for moment in ("score", "finish")
             )
-            moments = Moments(score_hook, finish_hook, acts, self.siblings)
+            moments = Moments(score_hook, finish_hook, None if acts.all() else acts, self.siblings)
             return ruled_select(select, rows, moments, logits, score, offset, width, options)
 
         return ruled
 
-    def stop_some(self, beams: Beams, rows: Rows, data: tuple[Tensor, ...]) -> None:
-        """End searches of slots that have moved, as the rule says."""
+    def stops_some(self, beams: Beams, rows: Rows, data: tuple[Tensor, ...]) -> bool:
+        """End searches of slots that have moved, as the rule says. Returns whether it may have ended some."""
         if self.stop is None:
-            return
+            return False
         slot = rows.slot[rows.slot != NULL_SLOT].long()
         is_on, given = self._given(slot, data)
-        beam = Beam(beams, slot, rows)
+        beam = Beam(beams, slot, rows, chosen=data[-1][slot] if self.groups else None)
         own = {name: given[name] for name in options_of(self.stop, "stop")}
         stops = self.stop(beam, **own)
         check_like("what `stop` returns", stops, is_on)
         ends = (stops & is_on & (beam.num_generated > 0))[:, 0]
         reason = beams.reason[slot]
         beams.reason[slot] = torch.where(ends & (reason == RUNNING), HEURISTIC, reason)
+        return True
 
 
 @lru_cache(maxsize=256)
@@ -259,6 +299,7 @@ def rule(
     finish: Hook | None = None,
     stop: Hook | None = None,
     siblings: int | None = None,
+    groups: bool = False,
 ) -> Rule:
     """Make a rule of Python functions on arrays of one step; also a decorator for the first of them.
 
@@ -286,6 +327,8 @@ def rule(
         score, finish, stop: the functions; None: the rule does nothing at that moment.
         siblings: the best continuations of each row that are candidates. None: as many as the beam has
             places and the model has EOS tokens, of which all that could survive without a rule are part.
+        groups: whether it tells the groups of a search apart, by `Beam.earlier`. It is the last processor
+            then, and ``dataclasses.replace(algorithm, num_groups=3)`` makes three groups, as in `diverse`.
 
     Raises:
         TypeError: they are no such functions, or there is none.
@@ -305,4 +348,5 @@ def rule(
         raise TypeError("a rule must have a function, but `score`, `finish` and `stop` are None")
     if siblings is not None:
         whole("siblings", siblings, 1, MAX_WIDTH)
-    return Rule(score, finish, stop, siblings, tuple(options.items()))
+    flag("groups", groups)
+    return Rule(score, finish, stop, siblings, tuple(options.items()), groups)

@@ -135,6 +135,33 @@ def test_the_stop_of_huang_beam(n_best, schedule, backend):
         assert dataclasses.replace(ours, stop_reason=theirs.stop_reason) == theirs
 
 
+def hamming(candidates, beam, penalty=0.7):
+    """The penalty of Vijayakumar et al. 2016, for tokens that earlier groups chose in this step."""
+    count = (candidates.token[..., None] == beam.earlier[:, None]).sum(-1)
+    candidates.score -= penalty * count
+
+
+@pytest.mark.thinned(most=3)
+@by_schedule
+@pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
+def test_the_groups_of_diverse(build, schedule, backend):
+    """Scores are those of the built-in penalty, up to the order of two roundings of each token."""
+    options, given = dict(n_best=2, max_length=10), dict(backend=backend)
+    expected = decode(pybeam.diverse(build(2, **options), 3, 0.7), **given)
+    # a penalty may bring any token among the best
+    rule = pybeam.rule(hamming, siblings=9, groups=True)
+    ruled = dataclasses.replace(build(2, processors=[rule], **options), num_groups=3)
+    found = decode(ruled, schedule=schedule, **given)
+    apart = decode(build(2, processors=[rule], **options), **given)
+    assert [one.hypotheses for one in apart] != [one.hypotheses for one in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.stop_reason, ours.steps) == (theirs.stop_reason, theirs.steps)
+        outputs = [[one.tokens for one in result.hypotheses] for result in (ours, theirs)]
+        assert outputs[0] == outputs[1]
+        scores = [one.score for one in theirs.hypotheses]
+        assert [one.score for one in ours.hypotheses] == pytest.approx(scores, abs=1e-5)
+
+
 SEARCHES = {
     "refill": pybeam.fixed_beam,
     "held": pybeam.variable_beam,
