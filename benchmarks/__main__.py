@@ -2,7 +2,7 @@
 
 python -m benchmarks --list                            what there is
 python -m benchmarks translate --only fixed-5          one case of one benchmark
-python -m benchmarks readme                            the table of speed in README.md
+python -m benchmarks readme                            translation: the rows that README.md quotes
 python -m benchmarks --smoke                           whether everything starts, in three minutes
 
 Systems of a case take turns; seconds are medians. Every row is kept at once in NAME-cpu.json (on a GPU
@@ -61,7 +61,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "terminology": ("terminology", "terminology", ()),
     "rules": ("rules", "rules", ()),
 }
-# what README.md shows: a benchmark and its cases
+# what README.md quotes: a benchmark and its cases
 README = (
     "translate",
     *("fixed-5", "variable-5", "variable-50", "reduced-5", "widened-fixed-5"),

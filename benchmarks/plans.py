@@ -34,7 +34,7 @@ def chosen(width: int):
 
 
 def beside_peers() -> dict[str, Case]:
-    """Translation beside CTranslate2 and transformers; the first cases are README's table."""
+    """Translation beside CTranslate2 and transformers; README quotes the first cases."""
     batch, fifo = pybeam.Batch(64), pybeam.Fifo(64)
     fixed_5 = {
         "CTranslate2 beam_size=5": CTranslate2(5),

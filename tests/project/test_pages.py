@@ -34,6 +34,10 @@ def examples() -> list:
     return found
 
 
+def test_readme_is_read_in_three_minutes():
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 900
+
+
 @pytest.mark.parametrize("page", examples())
 def test_the_examples_of_a_page(page, tmp_path, monkeypatch):
     text = page.read_text("utf-8")
