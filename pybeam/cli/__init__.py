@@ -1,5 +1,6 @@
 """The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `key`,
-`bench-serve`, `compare`, `explain`, `graph`, `export-onnx`, `quantize`, `convert`, `profile` and `info`.
+`bench-serve`, `compare`, `explain`, `graph`, `export-onnx`, `quantize`, `convert`, `profile`, `completion`
+and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -19,11 +20,13 @@ import click
 from pybeam import __version__
 from pybeam.cli.bench_serve import bench_serve
 from pybeam.cli.compare import compare
+from pybeam.cli.completion import completion
 from pybeam.cli.conversions import convert, export_onnx, quantize
 from pybeam.cli.explain import explain
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.key import key
+from pybeam.cli.options.errors import show
 from pybeam.cli.profile import profile
 from pybeam.cli.retrieve import retrieve
 from pybeam.cli.score import score
@@ -42,23 +45,14 @@ def pybeam(verbose: bool) -> None:
     """Fast, exact beam search.
 
     \b
-    pybeam translate --help     how to translate a file or a stream of lines
-    pybeam score --help         how to score translations that exist
-    pybeam transcribe --help    how to write down what is said in sound files
-    pybeam retrieve --help      how to find items of a catalogue
-    pybeam serve --help         how to serve models over HTTP
-    pybeam key --help           how to make a key for a server
-    pybeam bench-serve --help   how to measure a server under load
-    pybeam compare --help       how to compare searches on lines with references
-    pybeam explain --help       how to see what a search keeps, and why it drops the rest
-    pybeam graph --help         how to see what a model decodes in parallel
-    pybeam export-onnx --help   how to write a model as ONNX graphs
-    pybeam quantize --help      how to write a model with int8 or int4 weights
-    pybeam convert --help       how to bring a model of another system
-    pybeam profile --help       how to see where the time of a step goes
-    pybeam info                 versions, devices, kernels: what this installation can do
+    Examples:
+      pybeam translate --model bible-es-en --input in.es --output out.en
+      echo "Yo soy la luz del mundo." | pybeam translate --model Helsinki-NLP/opus-mt-es-en
+      pybeam transcribe --model openai/whisper-tiny --format srt talk.mp3
+      pybeam serve --model bible-es-en
+      eval "$(pybeam completion bash)"
 
-    -h in place of --help shows the common options alone.
+    `pybeam COMMAND -h` shows the common options of a command, `pybeam COMMAND --help` all of them.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
@@ -79,6 +73,7 @@ for command in (
     quantize,
     convert,
     profile,
+    completion,
     info,
 ):
     pybeam.add_command(command)
@@ -93,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return pybeam.main(arguments, prog_name="pybeam", standalone_mode=False) or 0
     except click.ClickException as error:
-        error.show()
+        show(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:
         return getattr(error.__cause__, "exit_code", INTERRUPTED)

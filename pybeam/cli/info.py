@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 
@@ -13,6 +14,7 @@ PACKAGES = (
     *("onnx", "onnx-ir", "onnxruntime", "triton"),
     *("sentencex", "py3langid", "pyarrow", "zstandard", "transformers", "ctranslate2"),
 )
+ON_ONE_LINE = {"packages": ", ", "devices": ", ", "settings": " "}
 # environment variables that change what is computed, and how fast
 SETTINGS = ("PYBEAM_", "OMP_", "GOMP_", "KMP_", "MKL_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 
@@ -57,10 +59,11 @@ def device_names() -> list[str]:
 
 
 @click.command(short_help="Print versions, devices, backends and the instruction set.")
-def info() -> None:
+@click.option("--json", "is_json", is_flag=True, help="Write one JSON object, for a bug report.")
+def info(is_json: bool) -> None:
     """Print versions, devices, backends, the instruction set, and how pybeam was installed.
 
-    Put its output into bug reports.
+    Put its output into bug reports. Keys of servers are hidden, and the user's folder is written as `~`.
 
     The instruction set is the best of this CPU, or the one in the environment variable PYBEAM_ISA
     (generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx_int8). bfloat16 weights are
@@ -79,13 +82,22 @@ def info() -> None:
         "system": [platform.platform()],
         "cpu": [machine.cpu()],
         "torch": [f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"],
-        "packages": [", ".join(machine.versions(PACKAGES))],
+        "packages": machine.versions(PACKAGES),
         "threads": [f"{torch.get_num_threads()} of torch, {os.cpu_count()} processors"],
-        "devices": [", ".join(device_names())],
+        "devices": device_names(),
         "backends": backend_lines(),
         "openmp": machine.openmp(),  # now that the kernels are loaded
-        "settings": [" ".join(machine.settings(*SETTINGS))],
+        "settings": machine.settings(*SETTINGS),
     }
-    for heading, values in lines.items():
-        for first, value in zip((heading, *[""] * len(values)), values, strict=False):
-            click.echo(f"{first:<9} {value or 'none'}")
+    told = {
+        heading: [machine.without_home(value) for value in values if value]
+        for heading, values in lines.items()
+    }
+    if is_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    for heading, mark in ON_ONE_LINE.items():
+        told[heading] = [mark.join(told[heading])] if told[heading] else []
+    for heading, values in told.items():
+        for first, value in zip((heading, *[""] * len(values)), values or ["none"], strict=False):
+            click.echo(f"{first:<9} {value}")

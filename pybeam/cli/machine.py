@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "pybeam-search"
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 # instruction sets that change what a kernel does
 ISAS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
@@ -73,7 +74,12 @@ def versions(names: tuple[str, ...]) -> list[str]:
 
 
 def settings(*prefixes: str) -> list[str]:
-    """The environment variables whose names begin so."""
-    return [
-        f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(prefixes)
-    ]
+    """The environment variables whose names begin so. Keys of servers are not told."""
+    found = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}
+    return [f"{name}={'(hidden)' if SECRET.search(name) else found[name]}" for name in found]
+
+
+def without_home(text: str) -> str:
+    """The text with `~` for the user's folder, whose name is the user's."""
+    home = str(Path.home())
+    return text if home == "/" else re.sub(rf"{re.escape(home)}(?=/|\b)", "~", text)

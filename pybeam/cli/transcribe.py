@@ -62,6 +62,7 @@ WINDOWS_AT_ONCE = 16
 @click.command(
     cls=SectionCommand,
     short_help="Transcribe sound files.",
+    rare=("rate", "n_best", "max_length", "length_penalty", "is_json"),
     sections=[
         FILES,
         WHISPER,

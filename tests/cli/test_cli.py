@@ -316,6 +316,19 @@ def test_info(capfd):
         assert word in text
 
 
+def test_info_for_a_report_has_nothing_private(capfd, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path(pybeam.__file__).parents[2]))
+    for name in ("PYBEAM_KEY", "PYBEAM_SERVE_API_KEYS"):
+        monkeypatch.setenv(name, "a secret")
+    assert main(["info", "--json"]) == 0
+    text = capfd.readouterr().out
+    told = json.loads(text)
+    assert {"pybeam", "torch", "backends", "settings"} <= told.keys()
+    assert "PYBEAM_KEY=(hidden)" in told["settings"] and "a secret" not in text
+    assert f"~/{Path(pybeam.__file__).parents[1].name}/pybeam" in " ".join(told["pybeam"])
+    assert str(Path.home()) not in text
+
+
 def test_version(capfd):
     assert main(["--version"]) == 0
     assert capfd.readouterr().out == f"pybeam {pybeam.__version__}\n"

@@ -34,6 +34,18 @@ def test_short_help(name):
     assert_golden(PAGES / f"{name}-h.txt", shown.output)
 
 
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_short_page_fits_a_screen(name, width):
+    """It has examples, none of them cut, and its options."""
+    runner = CliRunner()
+    shown = runner.invoke(pybeam, [name, "-h"], prog_name="pybeam", terminal_width=width).output
+    assert len(shown.splitlines()) <= 45 and "Common options:" in shown
+    _, _, rest = shown.partition("Examples:\n")
+    examples = rest.partition("\n\n")[0].splitlines()
+    assert examples and not examples[-1].endswith("\\")
+
+
 def test_there_is_a_page_for_each_command():
     short = {f"{name}-h" for name in SHORT}
     assert {path.stem for path in PAGES.iterdir()} == {"pybeam", *pybeam.commands, *short}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
+import re
 from collections.abc import Iterator
 
 import click
@@ -18,6 +21,16 @@ OPTIONS = {
 }
 # errors of the library for wrong values and files, and for missing optional packages
 EXPECTED = (ImportError, OSError, TypeError, ValueError)
+
+
+def show(error: click.ClickException) -> None:
+    """Write an error to stderr; on a terminal the word "Error" is red, unless NO_COLOR is set."""
+    written = io.StringIO()
+    error.show(written)
+    red = re.sub(
+        r"(?m)^Error:", click.style("Error:", fg="red", bold=True), written.getvalue(), count=1
+    )
+    click.echo(red, err=True, nl=False, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def flag(name: str) -> str:

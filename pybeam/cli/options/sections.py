@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -13,6 +13,8 @@ from pybeam.cli.options.peers import near
 
 # a command with more options than these has a short help page, too
 FULL_PAGE = 20
+# of a short help page
+MOST_EXAMPLES = 4
 
 
 class Option(click.Option):
@@ -34,7 +36,7 @@ class SectionCommand(click.Command):
     """A command whose options are those of its sections, listed by heading.
 
     `--help` lists all of them. `-h` lists the common ones, if there are many, with the first sentence of
-    each.
+    each, but those whose names are `rare` for this command.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class SectionCommand(click.Command):
         name: str | None,
         *,
         sections: Iterable[Section],
+        rare: Collection[str] = (),
         params: Iterable[click.Parameter] | None = None,
         **settings: Any,
     ) -> None:
-        self.sections = list(sections)
+        self.sections, self.rare = list(sections), rare
         self.options = [option for section in self.sections for option in section.options]
         names = ["--help"] if self.has_short_page else ["-h", "--help"]
         settings.setdefault("context_settings", {}).setdefault("help_option_names", names)
@@ -74,8 +77,9 @@ class SectionCommand(click.Command):
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         about, *paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
-        examples = [one for one in paragraphs if one.startswith("\b\nExamples:")]
-        records = [option.get_help_record(ctx) for option in self.options if option.is_common]
+        examples = [_first(one) for one in paragraphs if one.startswith("\b\nExamples:")]
+        common = [one for one in self.options if one.is_common and one.name not in self.rare]
+        records = [option.get_help_record(ctx) for option in common]
         for text in (about, *examples):
             formatter.write_paragraph()
             with formatter.indentation():
@@ -112,8 +116,25 @@ SHORT_HELP = click.Option(
 )
 
 
+def _first(examples: str) -> str:
+    """Return the heading and the first examples. A line that ends in a backslash goes on in the next."""
+    heading, *lines = re.split(r"(?<!\\)\n(?!Examples:)", examples)
+    return "\n".join([heading, *lines[:MOST_EXAMPLES]])
+
+
 def _shortened(record: tuple[str, str]) -> tuple[str, str]:
-    """Return a line of a help page with the first sentence of its text, and the default."""
+    """Return a line of a help page with the first sentence of its text, and the default.
+
+    Values that are listed, and ranges, are left to the whole page.
+    """
     name, meaning = record
-    text, mark, default = meaning.partition("  [")
-    return name, re.split(r"[.;] ", text)[0].removesuffix(".") + mark + default
+    text, mark, notes = meaning.partition("  [")
+    default, *_ = re.sub(r"^default: \((.+)\)", r"default: \1", notes.removesuffix("]")).split("; ")
+    if not default.startswith(("default", "required")):
+        mark = default = ""
+    flag, _, values = name.partition(" [")
+    shown = f"{flag} {flag.rpartition('--')[2].upper()}" if values else name
+    shown = shown.replace(" INTEGER RANGE", " N")
+    return shown, re.split(r"[.;] ", text)[0].removesuffix(".") + mark + default + (
+        "]" if mark else ""
+    )
