@@ -31,6 +31,8 @@ exclude_patterns = ["_build"]
 
 highlight_language = "text"  # of blocks that name none
 myst_heading_anchors = 4
+myst_enable_extensions = ["substitution"]
+myst_substitutions = {"version": pybeam.__version__}
 # notebooks are shown with the outputs that they were saved with; `make docs` runs them beforehand
 nb_execution_mode = "off"
 
@@ -52,6 +54,11 @@ html_theme = "furo"
 html_title = f"pybeam {release}"
 html_static_path = ["_static"]
 html_css_files = ["pybeam.css"]
+html_theme_options = {
+    "source_repository": "https://github.com/pybeam-search/pybeam/",
+    "source_branch": f"v{release}",
+    "source_directory": "docs/",
+}
 html_show_sphinx = False
 html_copy_source = False
 

@@ -1,6 +1,6 @@
 """Look at every page of the built site in Chromium: `make docs-look`.
 
-It saves a screenshot of each page, on a desktop and on a phone, in the light and in the dark, to
+It saves a screenshot of each page, on a desktop, a tablet and a phone, in the light and in the dark, to
 docs/_build/look. It fails if something is wider than its page or if a figure is missing. Chromium is the one
 on the path (`apt-get install chromium`), or that of `playwright install chromium`.
 """
@@ -15,7 +15,7 @@ from playwright.sync_api import Page, sync_playwright
 
 BUILT = Path(__file__).parent / "_build"
 SITE, SHOTS = BUILT / "html", BUILT / "look"
-WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
+WINDOWS = {"desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
 WITHOUT_TEXT = {SITE / f"{name}.html" for name in ("genindex", "search", "py-modindex")}
 # elements that reach beyond the window, unless they scroll by themselves

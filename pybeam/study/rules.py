@@ -333,7 +333,7 @@ def rule(
     Raises:
         TypeError: they are no such functions, or there is none.
         ValueError: `siblings` is less than 1 or more than 4,096.
-        ValueError, when an algorithm is built: it has another rule, or guesses tokens ahead and so has no
+        ValueError: when an algorithm is built, if it has another rule, or guesses tokens ahead and so has no
             candidates.
     """
     hooks = dict(score=score, finish=finish, stop=stop)

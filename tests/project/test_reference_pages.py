@@ -8,7 +8,7 @@ from support.paths import ROOT
 from support.public_names import PUBLIC
 
 TEXT = "\n".join(
-    page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))
+    page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").rglob("*.md"))
 )
 DOCUMENTED = re.findall(r"^\.\. auto(?:function|class|exception):: (pybeam[\w.]*)", TEXT, re.M)
 
