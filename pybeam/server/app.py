@@ -36,6 +36,7 @@ from pybeam.server.model_manager import ModelManager
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.origins import KnownOrigins
 from pybeam.server.quotas import RATE_HEADERS
+from pybeam.server.routes import Direct
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
 from pybeam.serving.sound_process import SoundProcesses
@@ -130,6 +131,7 @@ def build_app(
     app.router.routes[:0] = [route for router in ROUTERS for route in router.routes]
     errors.install(app)
     # the last one added stands outside
+    app.add_middleware(Direct, routes=list(app.router.routes))
     app.add_middleware(Admission, keys=keys)
     if settings.cors_origins:
         app.add_middleware(

@@ -216,7 +216,7 @@ def bearer_of(scope: Scope) -> bytes | None:
 
 def caller_of(request: HTTPConnection) -> Caller | None:
     """Return whose key a request has; None: it has none, as the server asks for none."""
-    found: Caller | None = getattr(request.state, "caller", None)
+    found: Caller | None = request.scope.get("state", {}).get("caller")
     return found
 
 

@@ -35,6 +35,7 @@ from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
 from pybeam.serving import Certain, DeadlineExceeded, ServedResult, ServedStream, Service
+from pybeam.serving.bell import awaited
 from pybeam.serving.options import Options
 from pybeam.serving.sound_process import SoundProcesses
 from pybeam.serving.together import together
@@ -167,7 +168,7 @@ class Calls:
                 one.cancel()
             raise
         _charge_given(http, model, requests)
-        results = await together([asyncio.wrap_future(one) for one in waiting])
+        results = await together([awaited(one) for one in waiting])
         charge(http, "tokens", sum(_num_generated(one) for one in results))
         return results
 

@@ -144,21 +144,29 @@ async def refuse(scope: Scope, receive: Receive, send: Send, error: APIError) ->
     await response(scope, receive, send)
 
 
+def response_to(path: str, error: Exception) -> JSONResponse | None:
+    """Make the response to a request of this path that raised an error; None: it is a mistake of ours."""
+    match error:
+        case APIError():
+            return respond(path, error)
+        case RequestValidationError():
+            return respond(path, wrong_body(error.errors()))
+        case HTTPException():
+            found = APIError(error.status_code, str(error.detail))
+            return respond(path, found, error.headers)
+    return None
+
+
 def install(app: FastAPI) -> None:
     """Let the app answer errors in this way."""
 
-    @app.exception_handler(APIError)
-    async def _api_error(request: Request, error: APIError) -> JSONResponse:
-        return respond(request.url.path, error)
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        found = response_to(request.url.path, error)
+        assert found is not None, "there is an answer to each of these kinds"
+        return found
 
-    @app.exception_handler(RequestValidationError)
-    async def _wrong_body(request: Request, error: RequestValidationError) -> JSONResponse:
-        return respond(request.url.path, wrong_body(error.errors()))
-
-    @app.exception_handler(HTTPException)
-    async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
-        found = APIError(error.status_code, str(error.detail))
-        return respond(request.url.path, found, error.headers)
+    for kind in (APIError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
 
     @app.exception_handler(Exception)
     async def _mistake(request: Request, error: Exception) -> JSONResponse:

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,8 +30,13 @@ TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([
 
 def time_of(seconds: float) -> str:
     """Write a time, in seconds since 1970, as ISO 8601 does."""
-    milliseconds = int(seconds % 1 * 1000)
-    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{milliseconds:03d}Z", time.gmtime(seconds))
+    whole, part = divmod(seconds, 1)
+    return f"{_second(int(whole))}.{int(1000 * part):03d}Z"
+
+
+@lru_cache(4)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class JSONFormatter(logging.Formatter):
@@ -60,6 +66,8 @@ def set_up(level: str) -> None:
     logging.captureWarnings(True)
     # which the lines do not say
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    # nor where they were written, for which each record looks at the frames above it
+    logging._srcfile = None
     # a full disk under the logs must not write tracebacks about itself
     logging.raiseExceptions = False
 

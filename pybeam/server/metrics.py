@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -19,6 +21,8 @@ CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 ROWS = (1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 4096)
 MODEL = ("model_name",)
+# what is counted together
+MOST_LATER = 64
 # what a model does now: the metric, the field of `ServiceStatus`, the help
 GAUGES = (
     ("num_requests_running", "num_running", "Requests that are being decoded."),
@@ -37,6 +41,8 @@ class Metrics(Listener):
         # the time at which each series began would double the page
         prometheus_client.disable_created_metrics()
         self._registry = CollectorRegistry()
+        self._backlog: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]]
+        self._backlog = collections.deque()
         self._answers = self._counter("http_answers", "Answers.", ("path", "status"))
         self._finished = self._counter(
             "request_success",
@@ -78,6 +84,7 @@ class Metrics(Listener):
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' format."""
+        self._catch_up()
         return generate_latest(self._registry)
 
     def answered(self, path: str, status: int) -> None:
@@ -90,6 +97,9 @@ class Metrics(Listener):
 
     def on_started(self, model: str, cost: Cost, queued: float) -> None:
         """Count a request that the engine has taken."""
+        self._later(self._count_started, model, cost, queued)
+
+    def _count_started(self, model: str, cost: Cost, queued: float) -> None:
         self._queued(model).observe(queued)
         self._prompt_tokens(model).inc(cost.source_tokens)
 
@@ -101,6 +111,24 @@ class Metrics(Listener):
         self, model: str, reason: Reason, cost: Cost, times: Times, num_tokens: int
     ) -> None:
         """Count a request that has left."""
+        self._later(self._count_finished, model, reason, cost, times, num_tokens)
+
+    def _later(self, count: Callable[..., None], *facts: Any) -> None:
+        """Count this when somebody asks, or with others: engines wait while it is counted."""
+        self._backlog.append((count, facts))
+        if len(self._backlog) >= MOST_LATER:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        # other threads may do so at the same time
+        with contextlib.suppress(IndexError):
+            while True:
+                count, facts = self._backlog.popleft()
+                count(*facts)
+
+    def _count_finished(
+        self, model: str, reason: Reason, cost: Cost, times: Times, num_tokens: int
+    ) -> None:
         self._finished(model, reason).inc()
         self._expansions(model).inc(times.expansions)
         self._generation_tokens(model).inc(num_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -13,9 +13,11 @@ from fastapi.params import Depends
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from starlette.types import Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import APIError, wrong_body
+from pybeam.server.errors import APIError, response_to, wrong_body
 
 Read = TypeVar("Read", bound=BaseModel)
 # finds an argument of an endpoint in a request
@@ -28,7 +30,12 @@ class Route(APIRoute):
     FastAPI solves the arguments of each request anew, and validates its answer again, which takes longer than
     what the endpoint does. It still handles the endpoints that ask for more, such as a form. Routes stand in
     the application's own list; in a router that is included FastAPI would handle all of them.
+
+    Attributes:
+        is_direct: whether FastAPI has no part in its requests.
     """
+
+    is_direct = False
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **facts: Any) -> None:
         super().__init__(path, endpoint, **facts)
@@ -51,7 +58,49 @@ class Route(APIRoute):
             await answer(scope, receive, send)
 
         # in place of FastAPI's own
-        self.app = app
+        self.app, self.is_direct = app, True
+
+
+class Direct:
+    """Middleware: requests whose path is that of an endpoint go there at once.
+
+    FastAPI would compare each path with the patterns of all routes, one after the other, and pass a request
+    through layers of its own. It still has all other requests.
+
+    Args:
+        app: FastAPI's part.
+        routes: of endpoints.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+        self._app = app
+        self._routes = {
+            (method, route.path): route
+            for route in routes
+            if isinstance(route, Route) and route.is_direct and "{" not in route.path
+            for method in route.methods or ()
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get((scope.get("method", ""), scope.get("path", "")))
+        if route is None or scope["type"] != "http" or scope.get("root_path"):
+            await self._app(scope, receive, send)
+            return
+        scope.update(route=route, endpoint=route.endpoint, path_params={})
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await route.app(scope, receive, noted)
+        except Exception as error:
+            answer = None if has_begun else response_to(scope["path"], error)
+            if answer is None:
+                raise
+            await answer(scope, receive, send)
 
 
 def _finder(hint: Any) -> Find | None:
@@ -77,7 +126,7 @@ def _of_request(asked: Depends) -> Find:
 
 
 async def _body(kind: type[Read], http: Request) -> Read:
-    content: Any = await http.body()
+    content: Any = await _content(http)
     if not content:
         raise wrong_body([{"type": "missing", "loc": (), "msg": "Field required"}])
     if _is_json(http.headers.get("content-type", "")):
@@ -86,6 +135,22 @@ async def _body(kind: type[Read], http: Request) -> Read:
         except (ValueError, RecursionError):
             raise APIError(400, "the body must be JSON in UTF-8, but cannot be read") from None
     return validated(kind, content)
+
+
+async def _content(http: Request) -> bytes:
+    """Read a body, which most often comes in one piece."""
+    parts: list[bytes] = []
+    while True:
+        message = await http.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            break
+    content = b"".join(parts)
+    # where `Request.body` looks for it when an endpoint asks again
+    http._body = content
+    return content
 
 
 def _is_json(content_type: str) -> bool:

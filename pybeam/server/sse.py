@@ -19,6 +19,8 @@ Event = Certain | BestSoFar | ServedResult
 Write = Callable[[Any], Iterable[str]]
 Events = ServedStream | AsyncGenerator[Any, None]
 
+# a client that leaves earlier is noticed then: most answers are there before, and need nobody who watches
+WATCH_SECONDS = 0.05
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -43,8 +45,14 @@ async def unless_gone(http: Request, work: Awaitable[T]) -> T:
         if not is_over:
             is_gone = task.cancel()
 
-    watcher = asyncio.ensure_future(_gone(http))
-    watcher.add_done_callback(leave)
+    watcher: asyncio.Future[None] | None = None
+
+    def watch() -> None:
+        nonlocal watcher
+        watcher = asyncio.ensure_future(_gone(http))
+        watcher.add_done_callback(leave)
+
+    timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, watch)
     try:
         return await work
     except asyncio.CancelledError:
@@ -54,7 +62,9 @@ async def unless_gone(http: Request, work: Awaitable[T]) -> T:
         raise
     finally:
         is_over = True
-        watcher.cancel()
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
 
 
 async def _gone(http: Request) -> None:

@@ -156,11 +156,9 @@ class EngineThread(Arrivals):
             self._learn_from_steps(now)
             self._new_rows, self._queue.deadlines.rows[self] = 0.0, load.rows
             self.load, self._share = load, self._fair_share()
-            leaving = {}
-            for index, ticket in self._tickets.items():
-                if ticket.leaves is not None:
-                    # said once
-                    leaving[index], ticket.leaves = ticket.leaves, None
+            # said once
+            told = self._queue.leaving.keys() & self._tickets.keys() if self._queue.leaving else ()
+            leaving = {index: self._queue.leaving.pop(index) for index in told}
             # its process has heard the answer before, and goes on until it hears this one
             self._hears_late = isinstance(self.decoder, ForkedDecoder)
             self._queue.unheard.pop(self, None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 
 from pybeam.request import Partial
 from pybeam.serving.answers import BestSoFar, Certain, ServedResult
+from pybeam.serving.bell import own_bell
 
 Event = Certain | BestSoFar | ServedResult
 
@@ -21,7 +21,7 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._bell = own_bell()
         self._has_news = asyncio.Event()
         self._lock = threading.Lock()
         self._news: Partial | None = None
@@ -37,9 +37,7 @@ class Mailbox:
 
     def wake(self) -> None:
         """Wake the task that waits; any thread may call it."""
-        # a loop that is closed has no task that waits
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._has_news.set)
+        self._bell.call(self._has_news.set)
 
     async def wait(self) -> None:
         """Wait until there is news, or `wake` is called."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import fmean, median
 from typing import NamedTuple
 
 from pybeam.serving.speed_estimate import SpeedEstimate
@@ -19,6 +18,8 @@ NUM_REQUESTS = 128
 RARELY, MOSTLY = 0.01, 0.97
 # requests after which bounds are half as tight: the fewer there were, the more may the next one differ
 FEW_REQUESTS = 8
+# one request in so many may be missing from the bounds, because to find them takes longer than all else here
+PATIENCE = 16
 # steps may become so much shorter, because others leave
 SHRINKS = 0.5
 # how fast the mean number of rows for each place of a beam changes
@@ -67,15 +68,14 @@ class Forecast:
 
     def __init__(self) -> None:
         self.speed = SpeedEstimate()
-        self._seconds: dict[int, deque[tuple[float, float]]] = {}
+        self._seconds: dict[int, _Last] = {}
         self._steps: dict[int, _Steps] = {}
         self._fill = 1.0
 
     def stepped(self, rows: float, seconds: float, now: float) -> None:
         """A step of so many rows took so long."""
         if rows > 0 and seconds > 0:
-            kept = self._seconds.setdefault(_crowd(rows), deque(maxlen=NUM_STEPS))
-            kept.append((now, seconds))
+            self._seconds.setdefault(_crowd(rows), _Last()).add(seconds, now)
 
     def finished(self, tokens: int, steps: int, *, is_whole: bool = True) -> None:
         """A request left.
@@ -98,7 +98,8 @@ class Forecast:
 
     def longest_step(self, rows: float, now: float) -> float:
         """Return the seconds that hardly a step of so many rows takes; 0 if that is unknown."""
-        return max(self._last_steps(rows, now), default=0.0)
+        last = self._last_steps(rows, now)
+        return last[-1] if last else 0.0
 
     def outlook(self, tokens: int, most_steps: float, rows: float, now: float) -> Outlook:
         """Return the time that a request will take.
@@ -110,24 +111,45 @@ class Forecast:
             now: seconds on the clock of `stepped`.
         """
         last, tokens = self._last_steps(rows, now), max(1, tokens)
-        step = fmean(last) if last else 0.0
+        step = sum(last) / len(last) if last else 0.0
         if not self._steps:
             return Outlook(step=step)
         own = self._steps.get(tokens.bit_length())
         known = self._steps.values() if own is None else [own]
         fewest = 0.0 if own is None else min(tokens * own.bounds[0], most_steps)
-        least = fewest * SHRINKS * median(last) if last else 0.0
+        least = fewest * SHRINKS * _median(last) if last else 0.0
         return Outlook(least, step, min(tokens * max(one.bounds[1] for one in known), most_steps))
 
     def _last_steps(self, rows: float, now: float) -> list[float]:
-        """The last steps of so many rows but the longest one, which may have been an accident."""
+        """The last steps of so many rows, in order of their seconds, but the longest one.
+
+        That may have been an accident.
+        """
         size = _crowd(rows)
         for one in range(size, size - CROWDS_PER_OCTAVE - 1, -1):
-            last = [taken for at, taken in self._seconds.get(one, ()) if at >= now - STEPS_LAST]
+            kept = self._seconds.get(one)
+            last = [] if kept is None else kept.since(now - STEPS_LAST)
             if len(last) >= FEWEST_STEPS:
-                last.remove(max(last))
-                return last
+                return sorted(last)[:-1]
         return []
+
+
+class _Last:
+    """The seconds of the last steps of a crowd, and when they were."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=NUM_STEPS)
+        self._at: deque[float] = deque(maxlen=NUM_STEPS)
+
+    def add(self, seconds: float, at: float) -> None:
+        self._seconds.append(seconds)
+        self._at.append(at)
+
+    def since(self, start: float) -> list[float]:
+        while self._at and self._at[0] < start:
+            self._at.popleft()
+            self._seconds.popleft()
+        return list(self._seconds)
 
 
 class _Steps:
@@ -135,17 +157,20 @@ class _Steps:
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, bool]] = deque(maxlen=NUM_REQUESTS)
-        self._bounds: tuple[float, float] | None = None
+        self._bounds, self._num_new = (0.0, 0.0), 0
 
     def add(self, steps: float, is_whole: bool) -> None:
         self._kept.append((steps, is_whole))
-        self._bounds = None
+        self._num_new += 1
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The numbers that the next request will hardly be below, and hardly above."""
-        if self._bounds is None:
-            self._bounds = self._found()
+        """The numbers that the next request will hardly be below, and hardly above.
+
+        They are found again when a share of the requests is new.
+        """
+        if self._num_new > len(self._kept) // PATIENCE:
+            self._bounds, self._num_new = self._found(), 0
         return self._bounds
 
     def _found(self) -> tuple[float, float]:
@@ -162,6 +187,11 @@ class _Steps:
                 break
         doubt = 1 + FEW_REQUESTS / number
         return low / doubt, high * doubt
+
+
+def _median(ordered: list[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _crowd(rows: float) -> int:

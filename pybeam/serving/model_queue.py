@@ -67,6 +67,8 @@ class ModelQueue:
         changed: the lock of all that is here. It is notified when a request comes, and when the queue closes.
         waiting: the requests that wait.
         taken: those that engines have, by index.
+        leaving: those of them that must leave before the next step of their engine, and why; each is in it
+            until its engine has been told.
         has_news, must_leave: see `Arrivals`; those of all engines.
         unheard: the engines whose process has not heard its last answer, and whether a request must leave by
             that answer.
@@ -89,6 +91,7 @@ class ModelQueue:
         self.changed = threading.Condition()
         self.waiting = WaitingLine(limits.ageing)
         self.taken: dict[int, Ticket] = {}
+        self.leaving: dict[int, Exception] = {}
         self.deadlines = Deadlines(self.waiting, self.taken, wake_by)
         # copies of this process see them, too
         self.has_news, self.must_leave = np.frombuffer(mmap.mmap(-1, 2), np.bool_).reshape(2, 1)
@@ -158,8 +161,10 @@ class ModelQueue:
             self.left(ticket, "cancelled")
 
     def _let_leave(self, ticket: Ticket, error: Exception) -> None:
-        """Let a request leave its engine, if one has it."""
-        ticket.must_leave(error)
+        """Let a request leave its engine, if one has it, for the first reason that is given."""
+        if self.taken.get(ticket.index) is not ticket:
+            return
+        self.leaving.setdefault(ticket.index, error)
         self.has_news[0] = self.must_leave[0] = True
 
     def settle_news(self) -> None:
@@ -167,8 +172,7 @@ class ModelQueue:
 
         The caller holds the lock.
         """
-        leaving = any(ticket.leaves is not None for ticket in self.taken.values())
-        self.must_leave[0] = leaving or any(self.unheard.values())
+        self.must_leave[0] = bool(self.leaving) or any(self.unheard.values())
         self.has_news[0] = bool(self.waiting or self.unheard) or self.must_leave[0]
 
     def close(self) -> None:
@@ -279,7 +283,7 @@ class ModelQueue:
         ticket.enter("wait", now)
         with self.changed:
             self.deadlines.learn(ticket, result, num_steps, now)
-            del self.taken[ticket.index]
+            self._forget(ticket)
         reason, answer = _answer(ticket, result)
         self.left(ticket, reason, result)
         ticket.resolve(answer)
@@ -289,10 +293,15 @@ class ModelQueue:
         tickets = list(tickets)
         with self.changed:
             for ticket in tickets:
-                del self.taken[ticket.index]
+                self._forget(ticket)
         for ticket in tickets:
             self.left(ticket, "error")
             ticket.resolve(error)
+
+    def _forget(self, ticket: Ticket) -> None:
+        """Note that no engine has this request any more."""
+        del self.taken[ticket.index]
+        self.leaving.pop(ticket.index, None)
 
     def left(self, ticket: Ticket, reason: Reason, result: Result | None = None) -> None:
         """Tell the listener that a request is no longer here."""

@@ -16,6 +16,7 @@ from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
+from pybeam.serving.bell import awaited
 from pybeam.serving.deadline_timer import DeadlineTimer
 from pybeam.serving.engine_group import EngineGroup
 from pybeam.serving.engine_groups import EngineGroups
@@ -260,7 +261,7 @@ class Service:
             QueueFull, ServiceClosed, EngineStalled, EngineCrashed, DeadlineExceeded, TypeError, ValueError:
                 see `submit`.
         """
-        return await asyncio.wrap_future(self.submit(request, **options))
+        return await awaited(self.submit(request, **options))
 
     def stream(
         self, request: Any, *, best_so_far: bool = False, **options: Unpack[Options]
@@ -355,7 +356,7 @@ class Service:
                 group.release()
                 group.end_processes()
             raise
-        # which sleeps for ever while there is none
+        # it sleeps while there is none
         self._timer.wake_by(self._clock())
         return replaced
 
@@ -374,8 +375,7 @@ class Service:
         self._check_runs()
         group = self._groups.of(options.get("model"))
         ticket = Ticket.of(Request.of(request), options, self._clock())
-        ticket.watch, ticket.tell = watch, tell
-        timeout = options.get("timeout")
+        ticket.watch, ticket.tell, timeout = watch, tell, options.get("timeout")
         try:
             if timeout is not None and timeout <= 0:
                 raise DeadlineExceeded(f"`timeout` is {timeout} seconds")

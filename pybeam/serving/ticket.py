@@ -31,7 +31,6 @@ class Ticket:
         num_certain: tokens that were certain when it last heard.
         tag: its place in the fair order of clients.
         width: the width of its beam, when it has begun.
-        leaves: why it must leave its engine before the next step; None: it may stay.
         outlook: the time that it was expected to take when that was last asked.
         num_steps: those that its engine had behind it when it took the request.
         longest_step: the seconds that each of its steps may take if it is probably to be done in time.
@@ -56,7 +55,6 @@ class Ticket:
     num_certain: int = 0
     tag: float = 0.0
     width: int = 1
-    leaves: Exception | None = None
     outlook: Outlook = NO_OUTLOOK
     num_steps: int = 0
     longest_step: float = math.inf
@@ -91,11 +89,6 @@ class Ticket:
         """Count the time until now for the phase that ends."""
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
-
-    def must_leave(self, error: Exception) -> None:
-        """Let it leave its engine, for the first reason that is given."""
-        if self.leaves is None:
-            self.leaves = error
 
     def spare_step(self, now: float) -> float:
         """Return the seconds that each of its steps may take if it is probably to be done in time."""

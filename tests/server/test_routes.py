@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Form, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, FastAPI, Form, HTTPException, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 
 from pybeam.server import errors
 from pybeam.server.errors import APIError
-from pybeam.server.routes import Route
+from pybeam.server.routes import Direct, Route
 
 JSON = "application/json"
 
@@ -65,10 +66,29 @@ def app(route_class: type[APIRoute]) -> FastAPI:
     async def form(text: Annotated[str, Form()]) -> str:
         return text
 
+    @made.get("/broken/{kind}")
+    async def broken(kind: str) -> str:
+        raise AssertionError(kind)
+
+    @made.get("/stream")
+    async def stream() -> Response:
+        return StreamingResponse(pieces())
+
+    @made.get("/refused")
+    async def refused() -> str:
+        raise HTTPException(418, "no", {"Key": "1"})
+
     found = FastAPI()
     errors.install(found)
     found.router.routes.extend(made.routes)
+    if route_class is Route:
+        found.add_middleware(Direct, routes=list(found.router.routes))
     return found
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    yield b"1"
+    raise APIError(400, "in the middle")
 
 
 def answer(route_class: type[APIRoute], method: str, path: str, **more: Any) -> tuple[Any, ...]:
@@ -79,6 +99,44 @@ def answer(route_class: type[APIRoute], method: str, path: str, **more: Any) -> 
 
     found = asyncio.run(ask())
     return found.status_code, found.headers["content-type"], found.json()
+
+
+def test_paths_of_endpoints_do_without_the_router(monkeypatch):
+    """Those with parameters need it, and so do other methods."""
+    asked: list[str] = []
+    real = APIRouter.app
+
+    async def router(self: APIRouter, scope: Any, *more: Any) -> None:
+        asked.append(scope["path"])
+        await real(self, scope, *more)
+
+    monkeypatch.setattr(APIRouter, "app", router)
+    app.cache_clear()
+    try:
+        assert answer(Route, "GET", "/plain")[0] == 203
+        assert answer(Route, "POST", "/model", json={"text": "a"})[0] == 200
+        assert not asked
+        assert answer(Route, "GET", "/model")[0] == 405
+        assert answer(Route, "GET", "/nowhere")[0] == 404
+        assert asked == ["/model", "/nowhere"]
+    finally:
+        app.cache_clear()
+
+
+def test_a_body_that_comes_in_pieces():
+    async def content() -> AsyncIterator[bytes]:
+        for one in (b'{"te', b'xt": ', b'"a"}'):
+            yield one
+
+    assert (
+        answer(Route, "POST", "/model", content=content(), headers={"Content-Type": JSON})[0] == 200
+    )
+
+
+@pytest.mark.parametrize("route_class", [Route, APIRoute])
+def test_an_answer_that_has_begun_gets_no_second_one(route_class):
+    with pytest.raises((APIError, RuntimeError)):
+        answer(route_class, "GET", "/stream")
 
 
 def same(*request: str, **more: Any) -> tuple[Any, ...]:
@@ -134,3 +192,7 @@ def test_other_answers():
     assert same("GET", "/known")[::2] == (200, "a")
     assert same("GET", "/known", headers={"key": "no"})[0] == 401
     assert same("GET", "/model")[0] == 405
+    assert same("GET", "/refused")[0] == 418
+    for route_class in (Route, APIRoute):
+        with pytest.raises(AssertionError):
+            answer(route_class, "GET", "/broken/a")

@@ -1,0 +1,87 @@
+"""`Bell`: wakes an event loop for other threads, once for all that has come meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+
+class Bell:
+    """Calls functions in an event loop. Any thread may ask for it.
+
+    To wake a loop costs a call of the system, and the thread that computes must then share Python's lock. An
+    engine that hands out several results behind a step wakes the loop once.
+
+    Args:
+        loop: in which the functions are called, in the order in which they came.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[Callable[[], None]] = deque()
+        self._is_rung = False
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call this in the loop, soon; in no loop that is closed. It must not raise."""
+        self._calls.append(function)
+        # `_answer` forgets the ring before it looks for calls, so none stays behind
+        if not self._is_rung:
+            self._is_rung = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._is_rung = False
+        while self._calls:
+            self._calls.popleft()()
+
+
+_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def own_bell() -> Bell:
+    """Return the bell of the loop that runs this task."""
+    loop = asyncio.get_running_loop()
+    with _lock:
+        found = _bells.get(loop)
+        if found is None:
+            found = _bells[loop] = Bell(loop)
+        return found
+
+
+def awaited(future: Future[T]) -> asyncio.Future[T]:
+    """Return what a task can await of a future of other threads, as `asyncio.wrap_future` does.
+
+    To cancel what is returned cancels the future.
+    """
+    bell, coming = own_bell(), asyncio.get_running_loop().create_future()
+
+    def leave(_: Any) -> None:
+        if coming.cancelled():
+            future.cancel()
+
+    coming.add_done_callback(leave)
+    future.add_done_callback(lambda _: bell.call(partial(_copy, future, coming)))
+    return coming
+
+
+def _copy(future: Future[T], coming: asyncio.Future[T]) -> None:
+    """Give a task what has become of a future, unless the task wants it no more."""
+    if coming.done():
+        return
+    if future.cancelled():
+        coming.cancel()
+    elif (error := future.exception()) is not None:
+        coming.set_exception(error)
+    else:
+        coming.set_result(future.result())
