@@ -22,6 +22,7 @@ from triton.language.target_info import cuda_capability_geq
 
 from pybeam.triton_kernels.dependent_launch import CAN_WAIT, await_kernels, one_variant
 from pybeam.triton_kernels.layers import activated
+from pybeam.triton_kernels.narrow import scales_of_groups, stored_tile, widened
 
 # rows and columns of a program are multiples of it
 LINES = tl.constexpr(8)
@@ -31,36 +32,41 @@ PACK = tl.constexpr(32)
 
 @triton.jit
 def tile_of_lines(p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr, apart=LINES):
-    """Load [LINES, packs, GROUPS, PACK] of lines that begin at `begin`; what is not there is 0.
+    """Load [LINES, packs, GROUPS, EIGHTS, PACK] of lines that begin at `begin`; what is not there is 0.
 
     A group begins `apart` lines behind the group before it.
     """
     o_line = begin + tl.arange(0, GROUPS)[None, :] * apart + tl.arange(0, LINES)[:, None]
-    m_x = (o_line < num_lines)[:, None, :, None] & (o_depth < depth)[None, :, None, :]
-    p_line = p_x + o_line.to(tl.int64)[:, None, :, None] * stride
-    return tl.load(p_line + o_depth[None, :, None, :], mask=m_x, other=0.0)
+    m_line = (o_line < num_lines)[:, None, :, None, None]
+    p_line = p_x + o_line.to(tl.int64)[:, None, :, None, None] * stride
+    o_depth = o_depth[None, :, None, :, :]
+    return tl.load(p_line + o_depth, mask=m_line & (o_depth < depth), other=0.0)
 
 
 @triton.jit
-def operand(b_x, PARTS: tl.constexpr):
+def operand(b_x, PARTS: tl.constexpr, NEIGHBOURS: tl.constexpr = 2):
     """Return such a tile as [PARTS, lines, depth], in an order of the depth in which no number moves.
 
-    A lane of a tensor core's operand has pairs of numbers at distances of 8. The eight neighbours that it has
-    read are given to it as those, and the other operand is turned alike.
+    A lane of a tensor core's operand has pairs of numbers at distances of 8, or, as Triton counts where they
+    were 8 bits, fours at distances of 16. The eight neighbours that it has read are given to it as those,
+    and the other operand is turned alike.
     """
     PACKS: tl.constexpr = b_x.shape[1] // PARTS
     GROUPS: tl.constexpr = b_x.shape[2]
-    b_x = tl.reshape(b_x, [LINES, PACKS, PARTS, GROUPS, 4, 4, 2])
-    b_x = tl.permute(b_x, 2, 3, 0, 1, 5, 4, 6)
-    return tl.reshape(b_x, [PARTS, GROUPS * LINES, PACKS * PACK])
+    EIGHTS: tl.constexpr = b_x.shape[3]
+    b_x = tl.reshape(b_x, [LINES, PACKS, PARTS, GROUPS, EIGHTS, 4, 8 // NEIGHBOURS, NEIGHBOURS])
+    b_x = tl.permute(b_x, 2, 3, 0, 1, 4, 6, 5, 7)
+    return tl.reshape(b_x, [PARTS, GROUPS * LINES, PACKS * EIGHTS * PACK])
 
 
 @triton.jit
 def mean_of_rows(b_x, depth, PARTS: tl.constexpr):
-    """Return the mean [LINES, 1, GROUPS, 1] of lines of a tile; what one warp has is added first."""
+    """Return the mean [LINES, 1, GROUPS, 1, 1] of lines of a tile; what one warp has is added first."""
     GROUPS: tl.constexpr = b_x.shape[2]
-    b_x = tl.reshape(b_x, [LINES, b_x.shape[1] // PARTS, PARTS, GROUPS, PACK])
-    return tl.sum(tl.sum(tl.sum(b_x, 1), 3), 1)[:, None, :, None] / depth
+    EIGHTS: tl.constexpr = b_x.shape[3]
+    b_x = tl.reshape(b_x, [LINES, b_x.shape[1] // PARTS, PARTS, GROUPS, EIGHTS, PACK])
+    b_sum = tl.sum(tl.sum(tl.sum(tl.sum(b_x, 1), 3), 3), 1)
+    return b_sum[:, None, :, None, None] / depth
 
 
 @triton.jit
@@ -69,7 +75,7 @@ def normalised(b_x, b_scale, b_shift, o_depth, depth, epsilon, HAS_SHIFT, PARTS:
     b_wide = b_x.to(tl.float32)
     if HAS_SHIFT:
         b_wide -= mean_of_rows(b_wide, depth, PARTS)
-        b_wide = tl.where((o_depth < depth)[None, :, None, :], b_wide, 0.0)
+        b_wide = tl.where((o_depth < depth)[None, :, None, :, :], b_wide, 0.0)
     b_wide /= tl.sqrt(mean_of_rows(b_wide * b_wide, depth, PARTS) + epsilon)
     b_wide *= b_scale.to(tl.float32)
     if HAS_SHIFT:
@@ -102,6 +108,7 @@ def product_kernel(
     p_y,
     p_x,
     p_weight,
+    p_weight_scale,
     p_bias,
     p_residual,
     p_scale,
@@ -119,13 +126,24 @@ def product_kernel(
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
     PACKS: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):
     first_row, first_column = tl.program_id(1) * ROWS, tl.program_id(0) * COLUMNS
     o_row, o_column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
     m_row, m_column = o_row < num_rows, o_column < num_columns
-    o_depth = tl.arange(0, PACKS)[:, None] * PACK + tl.arange(0, PACK)[None, :]
-    weights = p_weight, first_column, num_columns, o_depth, depth, depth
-    b_weight = tile_of_lines(*weights, COLUMNS // LINES)
+    o_pack = tl.arange(0, PACKS)[:, None] * EIGHTS + tl.arange(0, EIGHTS)[None, :]
+    o_depth = o_pack[:, :, None] * PACK + tl.arange(0, PACK)[None, None, :]
+    lines = first_column, num_columns
+    GROUPS: tl.constexpr = COLUMNS // LINES
+    b_weight_scale = 0.0
+    if EIGHTS == 1:
+        b_weight = tile_of_lines(p_weight, *lines, o_depth, depth, depth, GROUPS)
+    else:
+        b_weight = stored_tile(p_weight, *lines, depth, GROUPS, PACKS)
+    if EIGHTS == 4:
+        b_weight_scale = scales_of_groups(p_weight_scale, *lines, depth, GROUPS, PACKS)
+    if EIGHTS == 2:
+        b_column_scale = tl.load(p_weight_scale + o_column, mask=m_column, other=0.0)
     b_scale = 0.0
     b_shift = 0.0
     if p_scale is not None:
@@ -149,10 +167,15 @@ def product_kernel(
     if p_scale is not None:
         norm = b_scale, b_shift, o_depth, depth, epsilon
         b_x = normalised(b_x, *norm, p_shift is not None, PARTS)
-    b_weight = tl.permute(operand(b_weight, PARTS), 0, 2, 1)
+    if EIGHTS > 1:
+        b_weight = widened(b_weight, b_weight_scale, b_x.dtype)
+    NEIGHBOURS: tl.constexpr = 2 if EIGHTS == 1 else 4
+    b_weight = tl.permute(operand(b_weight, PARTS, NEIGHBOURS), 0, 2, 1)
     b_part = tl.full([PARTS, ROWS, COLUMNS], 0.0, tl.float32) + zero
-    b_part = tl.dot(operand(b_x, PARTS), b_weight, b_part, input_precision="ieee")
+    b_part = tl.dot(operand(b_x, PARTS, NEIGHBOURS), b_weight, b_part, input_precision="ieee")
     b_y = tl.sum(b_part, 0)
+    if EIGHTS == 2:
+        b_y *= b_column_scale[None, :]
     if p_bias is not None:
         b_y += b_bias.to(tl.float32)[None, :]
     b_y = activated(b_y, ACTIVATION)
@@ -179,19 +202,28 @@ PROGRAMS = 132
 MOST_AHEAD, LINE = 16 << 20, 128
 
 
-def takes_product(x: Tensor, weight: Tensor, has_norm: bool) -> bool:
-    """Whether `product` of x [n, in] and W [out, in] is faster than cuBLAS with kernels around it.
+# a matrix [out, in], or what `pybeam.backends.narrow.stored` gives of one in 8 or 4 bits
+Weight = Tensor | tuple[Tensor, Tensor]
+# numbers of 8 and of 4 bits become wide ones for torch's product, which takes as long as three more of these
+MOST_NARROW_ROWS = 64
+
+
+def takes_product(x: Tensor, weight: Weight, has_norm: bool) -> bool:
+    """Whether `product` of x [n, in] and W [out, in] is faster than torch's with kernels around it.
 
     It is not where a multiprocessor has many programs, because each reads all of its rows again.
     """
-    (num_rows, depth), num_columns = x.shape, weight.shape[0]
-    if x.dtype not in MAX_DEPTH or weight.dtype != x.dtype:
+    (num_rows, depth), is_narrow = x.shape, isinstance(weight, tuple)
+    own, most_rows = weight[0] if isinstance(weight, tuple) else weight, MOST_NARROW_ROWS
+    most_columns = len(own)
+    if not is_narrow:
+        most_rows = 64 if depth <= 256 else 16
+        most_columns = PROGRAMS * (32 if depth <= 1024 else 8)
+    if x.dtype not in MAX_DEPTH or (not is_narrow and own.dtype != x.dtype):
         return False
-    most_rows = 64 if depth <= 256 else 16
-    most_columns = PROGRAMS * (32 if depth <= 1024 else 8)
     most_depth = MAX_NORMED_DEPTH if has_norm else MAX_DEPTH[x.dtype]
-    is_small = num_rows <= most_rows and num_columns <= most_columns and depth <= most_depth
-    return is_small and num_rows > 0 and x.stride(1) == 1 and weight.is_contiguous()
+    is_small = num_rows <= most_rows and len(own) <= most_columns and depth <= most_depth
+    return is_small and num_rows > 0 and x.stride(1) == 1 and own.is_contiguous()
 
 
 class Tile(NamedTuple):
@@ -210,7 +242,7 @@ def tile_of(num_rows: int, num_columns: int, depth: int) -> Tile:
 
 def product(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     bias: Tensor | None,
     activation: int,
     residual: Tensor | None,
@@ -223,7 +255,8 @@ def product(
 
     Args:
         x: [n, in], few rows, see `takes_product`.
-        weight: W [out, in].
+        weight: W [out, in]. In 8 or 4 bits it is widened in registers, and x stays as it is: sums of 8 bits
+            are multiplied by scales of outputs; numbers of 4 bits by scales of groups, rounded to x's dtype.
         bias: [out].
         activation: `pybeam.backends.torch_layers.Activation`.
         residual: [n, out].
@@ -232,18 +265,22 @@ def product(
         ahead: contiguous weights that a later product reads; the L2 fetches the first `MOST_AHEAD` bytes.
         tile: how it is divided among programs; by default what is fast.
     """
-    (num_rows, depth), num_columns = x.shape, weight.shape[0]
+    own, weight_scale = weight if isinstance(weight, tuple) else (weight, None)
+    (num_rows, depth), num_columns = x.shape, own.shape[0]
     y = x.new_empty(num_rows, num_columns) if residual is None else residual
     if y.numel():
         scale, shift, epsilon = norm or (None, None, 0.0)
         rows, columns, num_warps = tile or tile_of(num_rows, num_columns, depth)
-        num_packs = max(num_warps, triton.next_power_of_2(depth) // PACK.value)
+        eights = 1 if weight_scale is None else 2 * weight_scale.ndim
+        num_packs = triton.next_power_of_2(triton.cdiv(depth, PACK.value * eights))
+        num_packs = max(num_packs, num_warps)
         grid = triton.cdiv(num_columns, columns), triton.cdiv(num_rows, rows)
         num_bytes = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD) // LINE * LINE
         product_kernel[grid](
             y,
             x,
-            weight,
+            own if own.dtype != torch.float8_e4m3fn else own.view(torch.uint8),
+            weight_scale,
             bias,
             residual,
             scale,
@@ -261,6 +298,7 @@ def product(
             COLUMNS=columns,
             PARTS=num_warps,
             PACKS=num_packs,
+            EIGHTS=eights,
             num_warps=num_warps,
         )
     return y

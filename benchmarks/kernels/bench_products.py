@@ -1,4 +1,4 @@
-"""Products on a GPU: few rows in one kernel with norm and sum, and weights of 8 bits, beside torch's."""
+"""Products on a GPU: few rows in one kernel with norm and sum, weights of 8 and 4 bits, beside torch's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from benchmarks.gpu.forecast import Part, Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
-from pybeam.backends import defaults
+from pybeam.backends import defaults, int4
+from pybeam.backends.narrow import EIGHTS, dequantised, stored, turned
+from pybeam.backends.packing import Quantised, quantise
 from pybeam.backends.torch_layers import Activation
 from pybeam.models.float8 import Float8Linear
 
@@ -89,8 +91,70 @@ class Product(Kernel):
         return expected.Expected(self.work.us(expected.machine(), dtype), us)
 
 
+HELD = {
+    "int8": quantise,
+    "E4M3": lambda weight: Quantised(*defaults.rounded_rows(weight)),
+    "int4": int4.quantise_groups,
+}
+SHAPES = [
+    (256, 256, WITH_SUM),
+    (768, 256, WITH_NORM),
+    (1024, 1024, WITH_SUM),
+    (3072, 1024, WITH_NORM),
+    (4096, 1024, WITH_NORM),
+    (1024, 4096, WITH_SUM),
+]
+
+
+class NarrowProduct(Product):
+    """The same with weights of 8 and 4 bits, beside torch's in the numbers that they stand for."""
+
+    op = "product, narrow"
+    label = "{} rows, {} x {}, {}, {}"
+    cases = Cases(
+        cuda=cases(
+            ["bfloat16"],
+            [
+                *((5, *shape, held) for shape in SHAPES for held in HELD),
+                *((64, 1024, 1024, WITH_SUM, held) for held in HELD),
+            ],
+        ),
+        tiny=cases(
+            ["float32"],
+            [(3, 24, 64, form, held) for form in (WITH_NORM, WITH_SUM) for held in HELD],
+        ),
+    )
+    # the reference multiplies by numbers that are rounded to bfloat16
+    tolerance_of_halves = 2e-2
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: str,
+        num_rows: int,
+        num_columns: int,
+        depth: int,
+        form: str,
+        held: str,
+    ) -> None:
+        super().__init__(device, dtype, num_rows, num_columns, depth, form)
+        self.copies = [(weight, stored(HELD[held](weight))) for [weight] in self.copies]
+        saved = num_columns * depth * getattr(torch, dtype).itemsize
+        num_bytes = self.work.num_bytes - saved + sum(part.nbytes for part in self.copies[0][1])
+        self.work = Work(num_bytes, self.work.flop)
+        self._depth = depth
+
+    def ours(self, backend: backends.Backend, weight: Tensor, narrow: Quantised) -> Tensor:
+        if backend.few_rows is None:
+            return super().in_torch(dequantised(narrow, self._depth, weight.dtype))
+        return super().ours(backend, narrow)
+
+    def in_torch(self, weight: Tensor, narrow: Quantised) -> Tensor:
+        return super().in_torch(weight)
+
+
 class Float8Product(Kernel):
-    """`Float8Linear`: rows are rounded in one kernel, and torch multiplies them.
+    """`Float8Linear`: many rows are rounded in one kernel, and torch multiplies them.
 
     Its product in bfloat16 stands beside.
     """
@@ -98,8 +162,8 @@ class Float8Product(Kernel):
     op = "linear, float8"
     label = "{} rows, {} x {}"
     cases = Cases(
-        cuda=cases(["bfloat16"], [(320, 4096, 1024), (320, 1024, 4096), (5, 4096, 1024)]),
-        tiny=[Case("bfloat16", (3, 32, 64))],
+        cuda=cases(["bfloat16"], [(320, 4096, 1024), (320, 1024, 4096)]),
+        tiny=[Case("bfloat16", (3, 32, 48))],
     )
     # products of the same numbers, rounded to bfloat16
     tolerance_of_halves = 1e-2
@@ -121,6 +185,7 @@ class Float8Product(Kernel):
                 defaults.rounded_rows(self._x),
                 layer.weight.float() * layer.scale[:, None],
             )
+            p = p if layer.narrow is None else turned(p, EIGHTS)
             return (p.float() * scale[:, None]) @ q.t()
         return layer.with_backend(backend)(self._x)
 
@@ -132,4 +197,5 @@ class Float8Product(Kernel):
 
 
 bench_product = times(Product)
+bench_narrow_product = times(NarrowProduct)
 bench_float8_product = times(Float8Product)

@@ -11,11 +11,15 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.defaults import rounded_rows
+from pybeam.backends.narrow import EIGHT, EIGHTS, LANES, turned
+from pybeam.backends.packing import Quantised
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear
+from pybeam.models.narrow import of_few_rows
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = 448.0  # number of this dtype
 STEP = 16  # both sizes of a matrix must be multiples of it
+TURNED = LANES * EIGHTS * EIGHT  # and one of them of this, for a product of few rows
 CAPABILITY = 8, 9  # of the first GPUs that multiply such numbers
 
 
@@ -27,7 +31,9 @@ class Float8Linear(PlainLinear):
     ``y_i = t s_i sum_j p_j q_ij + b_i``. Rounding is to nearest, ties to even. There is no calibration:
     scales of inputs follow the inputs. A row of zeros gives b, and a row with NaN or infinities gives NaN.
 
-    `torch.nn.functional.scaled_mm` multiplies, and products are bfloat16. A CPU has `EmulatedFloat8`.
+    `torch.nn.functional.scaled_mm` multiplies, and products are bfloat16. Few rows are not rounded where a
+    backend has a product for them: it reads the same weights in one kernel, and `NarrowLinear` says how. A
+    CPU has `EmulatedFloat8`.
 
     Args:
         weight: [out, in]; `in` is a multiple of 16.
@@ -37,6 +43,8 @@ class Float8Linear(PlainLinear):
     Attributes:
         weight: q, as E4M3, with rows of zeros behind it, up to a multiple of 16.
         scale: s, float32, of these rows.
+        narrow: q and s as products of few rows read them; None: `in` is no multiple of 64. `weight` is in
+            that order, too, in which inputs are put for it.
     """
 
     activates_in_product = False
@@ -48,21 +56,27 @@ class Float8Linear(PlainLinear):
         missing = -num_columns % STEP
         q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
         self.scale = F.pad(scale, (0, missing), value=1.0)
+        self.narrow: Quantised | None = None
+        if weight.shape[1] % TURNED == 0:
+            q = turned(q, EIGHTS)
+            self.narrow = Quantised(q[:num_columns], scale)
         super().__init__(q, bias, activation)
         self.num_columns = num_columns
         self._rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = rounded_rows
 
-    def with_backend(self, backend: Backend) -> Float8Linear:
+    def with_backend(self, backend: Backend) -> PlainLinear:
         """Return this layer, which rounds inputs in one kernel if the backend has it."""
         layer = copy.copy(self)
         layer._rounded = backend.rounded_rows
-        return layer
+        return layer if self.narrow is None else of_few_rows(layer, backend)
 
     def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         return self._product(x), None
 
     def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         p, scale = self._rounded(x)
+        if self.narrow is not None:
+            p = turned(p, EIGHTS)
         y = scaled_product(p, scale, self.weight, self.scale)[:, : self.num_columns]
         y = y.to(x.dtype) if self.bias is None else y.to(x.dtype) + self.bias
         return y if memory is None else memory[: x.shape[0]].copy_(y)

@@ -111,12 +111,13 @@ def load_model(
             (`model.dtype`) and all sums are float32. bfloat16 also rounds the inputs of every matrix product,
             and is twice as fast where the CPU multiplies pairs of bfloat16 (`pybeam info`). float32 weights
             that float16 or bfloat16 holds exactly are kept in that, so "auto" is the fastest dtype that keeps
-            float32's scores. int8, on every CPU and on no GPU, quantises the weights while they are read, a
-            scale per output, and the inputs of every matrix product, a scale per row, beside which decoders
-            alone keep more bits of its largest ones (docs/reference/int8.md). float8_e4m3fn does that on GPUs
-            from compute capability 8.9 on, with all else in bfloat16; on a CPU it is slow, and shows the
-            quality of the results. int4 is int8 with 4 bits for the weights of layers, and a scale for each
-            32 of them. Elsewhere the whole model computes in this dtype.
+            float32's scores. int8 quantises the weights while they are read, a scale per output, and on a
+            CPU the inputs of every matrix product, a scale per row, beside which decoders alone keep more
+            bits of its largest ones (docs/reference/int8.md). On a GPU inputs and all else are bfloat16. So
+            are they beside float8_e4m3fn, on GPUs from compute capability 8.9 on, where inputs of many rows
+            are rounded, too; on a CPU it is slow, and shows the quality of the results. int4 is int8 with 4
+            bits for the weights of layers, and a scale for each 32 of them. Elsewhere the whole model
+            computes in this dtype.
         cache_dtype: dtype of the keys and values that decoders of transformers keep: "auto", "float32",
             "bfloat16", or the `torch.dtype` of that name. On a CPU bfloat16 rounds them once, which halves
             their memory. "auto" does so beside integers and bfloat16, and else keeps that of activations.

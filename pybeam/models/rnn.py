@@ -340,7 +340,7 @@ def build_rnn(
                     native,
                 )
             )
-        table = reader.matrix([f"{name}.embedding.weight"], vocab_size, d)
+        table = reader.table(reader.matrix([f"{name}.embedding.weight"], vocab_size, d))
         if isinstance(table, Tensor):
             table = table.to(reader.dtype)
         return LstmStack(table, layers)

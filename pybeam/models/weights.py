@@ -52,22 +52,16 @@ class WeightReader:
                 f"must be 'auto' or {checkpoint.quantised} for {checkpoint.directory}, whose weights are "
                 f"quantised, but is {dtype}; load the directory that it was made from",
             )
-        if dtype in INTEGERS and device.type != "cpu":
-            raise ArgumentError(
-                "dtype",
-                f"must not be {dtype} on {device}, because integers are for CPUs; use device='cpu', or "
-                "'float16' or 'bfloat16' and weights that are not quantised",
-            )
-        if dtype == FLOAT8:
-            from pybeam.models import float8
+        self._has_few_bits = dtype in (FLOAT8, *INTEGERS)
+        if self._has_few_bits:
+            from pybeam.models import few_bits
 
-            if problem := float8.device_problem(device):
-                raise ArgumentError("dtype", f"{dtype} {problem}")
+            few_bits.check_device(dtype, device)
         self.weight_dtype = dtype
         self.is_packed = can_pack(device, dtype)
         # of everything but matrices and token tables, and of activations and logits
         self.dtype = torch.float32 if self.is_packed else dtype
-        if dtype == FLOAT8:
+        if self._has_few_bits:
             self.dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
 
     def vector(self, name: str, *shape: int) -> Tensor:
@@ -101,7 +95,8 @@ class WeightReader:
 
             dtype = self.weight_dtype if is_layer else torch.int8
             given = self.checkpoint, names, sizes
-            return integers.take(*given, *columns, is_transposed=is_transposed, dtype=dtype)
+            taken = integers.take(*given, *columns, is_transposed=is_transposed, dtype=dtype)
+            return Quantised(*(part.to(self.device) for part in taken))
         self.checkpoint.check_shapes(names, sizes, *columns, is_transposed=is_transposed)
         dtype = self.dtype if self.weight_dtype == FLOAT8 else self.weight_dtype
         full = sum(sizes), *columns
@@ -121,6 +116,14 @@ class WeightReader:
                 self.checkpoint.check_finite(name, converted)
                 held[some] = converted
         return joined
+
+    def table(self, weight: Tensor | Quantised) -> Tensor | Quantised:
+        """Return a token table as an embedding reads it: in `dtype`, where integers are not packed."""
+        if self.is_packed or isinstance(weight, Tensor):
+            return weight
+        from pybeam.models import narrow
+
+        return narrow.wide(weight, self.dtype)
 
     def _mapped(
         self, names: Sequence[str], sizes: Sequence[int], dtype: torch.dtype, *columns: int
@@ -149,15 +152,12 @@ class WeightReader:
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> Linear:
         """Make a layer of a matrix [out, in] and a bias [out]."""
-        if self.weight_dtype == FLOAT8 and isinstance(weight, Tensor):
-            from pybeam.models import float8
+        if self._has_few_bits:
+            from pybeam.models import few_bits
 
-            if float8.can_round(weight):
-                return float8.linear(weight, bias, activation)
-        if isinstance(weight, Quantised) and weight.scale.ndim == 2:
-            from pybeam.models.int4 import Int4Linear
-
-            return Int4Linear(weight, bias, activation)
+            own = few_bits.linear(weight, bias, activation, self.is_packed)
+            if own is not None:
+                return own
         if self.is_packed:
             # inputs of float32 weights are not rounded, whatever holds these
             is_exact = self.weight_dtype == torch.float32

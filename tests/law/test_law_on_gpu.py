@@ -4,8 +4,8 @@
 
 An axis has fewer values than in `test_law.py`: models whose weights can be on a GPU, processors that differ
 in how a GPU computes them. A wide beam is added. The axis "reading" says whether steps are captured ("late")
-or not ("at once"). One law is added: a CPU finds the same. Weights of 16 and 8 bits have cases of their own.
-There another order of sums rounds activations to others, so that tokens may be others, too. A CPU, which
+or not ("at once"). One law is added: a CPU finds the same. Weights of 16, 8 and 4 bits have cases of their
+own. There another order of sums rounds activations to others, so that tokens may be others, too. A CPU, which
 rounds less, gives the tokens that are found the same log-probabilities, nearly.
 
 Rows of a covering array meet most values first: after 80 of about 220 cases, five in six pairs have met.
@@ -68,14 +68,14 @@ ROUNDED: dict[str, tuple[str, ...]] = {
         *("m2m_100", "rnn", "marian-ssru", "t5", "causal-mistral", "causal-bloom"),
         *("Speech2Text", "Whisper", "FireRedASR", "ensemble"),
     ),
-    "weights": ("bfloat16", "float8_e4m3fn"),
+    "weights": ("bfloat16", "float8_e4m3fn", "int8", "int4"),
     "output": ("log_probs",),
     "entry": ("decode", "stream", "Service", "Worker"),
     "event": ("none", "memory given back"),
     "reading": axes.READING,
 }
 # nats of a token; the tiny models differ by 0.06 where a CPU rounds activations to bfloat16
-NEAR_ROUNDED = {"bfloat16": 0.25, "float8_e4m3fn": 1.0}
+NEAR_ROUNDED = {"bfloat16": 0.25, "float8_e4m3fn": 1.0, "int8": 0.5, "int4": 0.5}
 
 
 # the interpreter computes with NumPy

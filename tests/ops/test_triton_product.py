@@ -9,6 +9,8 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from pybeam.backends.narrow import stored
+from pybeam.backends.packing import Quantised
 from pybeam.backends.torch_layers import Activation
 from pybeam.triton_kernels.product import product
 from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, recorded
@@ -29,10 +31,35 @@ def test_in_the_interpreter():
     run_in_interpreter("tests/ops/interpreted/test_product.py")
 
 
-def launch_of(
-    num_rows: int, num_columns: int, depth: int, has_norm: bool, dtype: torch.dtype
-) -> Launch:
-    x, weight, vector = (torch.empty(n, depth, dtype=dtype) for n in (num_rows, num_columns, 1))
+@pytest.mark.slow
+def test_models_in_the_interpreter():
+    run_in_interpreter("tests/models/test_narrow.py", "-k", "on_a_gpu and int8-floats")
+
+
+KINDS = {
+    "float32": lambda n, depth: torch.empty(n, depth),
+    "bfloat16": lambda n, depth: torch.empty(n, depth, dtype=torch.bfloat16),
+    "int8": lambda n, depth: held(n, depth),
+    "float8": lambda n, depth: held(n, depth, torch.float8_e4m3fn),
+    "int4": lambda n, depth: held(n, depth, num_groups=depth // 32),
+}
+
+
+def held(
+    num_columns: int, depth: int, dtype: torch.dtype = torch.int8, num_groups: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix in 8 bits, or in 4 with so many groups."""
+    q = torch.zeros(num_columns, depth, dtype=torch.uint8).view(dtype)
+    scale = torch.ones(num_columns)
+    if num_groups is not None:
+        scale = torch.ones(num_columns, num_groups, dtype=torch.bfloat16)
+    return tuple(stored(Quantised(q, scale)))
+
+
+def launch_of(num_rows: int, num_columns: int, depth: int, has_norm: bool, kind: str) -> Launch:
+    dtype = torch.float32 if kind == "float32" else torch.bfloat16
+    x, vector = (torch.empty(n, depth, dtype=dtype) for n in (num_rows, 1))
+    weight = KINDS[kind](num_columns, depth)
     residual = torch.empty(num_rows, num_columns, dtype=dtype)
     norm = (vector[0], vector[0], 1e-5) if has_norm else None
     given = x, weight, residual[0], Activation.RELU, None if has_norm else residual, norm
@@ -43,20 +70,24 @@ def launch_of(
 @pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_compiled_well(shape, dtype, capability):
-    if dtype == torch.float32 and shape[2] > 1024:
+def test_compiled_well(shape, kind, capability):
+    if kind == "float32" and shape[2] > 1024:
         pytest.skip("such rows do not fit")
-    assembly = assemble(launch_of(*shape, dtype), capability)
+    if kind == "float8" and capability < 89:
+        pytest.skip("models in E4M3 are refused there")
+    assembly = assemble(launch_of(*shape, kind), capability)
     assert assembly.stack == assembly.local == 0
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(most=8)
+@pytest.mark.parametrize("kind", ["bfloat16", "int8", "int4", "float8"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_weights_go_straight_to_tensor_cores(shape):
-    """All loads come first, weights before others, and no operand passes through shared memory."""
-    assembly = assemble(launch_of(*shape, torch.bfloat16), 90)
+def test_weights_go_straight_to_tensor_cores(shape, kind):
+    """All loads come first, weights before others; no operand passes through shared memory or other lanes."""
+    assembly = assemble(launch_of(*shape, kind), 90)
     texts = [text for _, text in assembly.code]
     first = {
         name: next(i for i, text in enumerate(texts) if name in text)
@@ -66,3 +97,6 @@ def test_weights_go_straight_to_tensor_cores(shape):
     assert first["LDG.E.128"] < first["ACQBULK"] < last_read < min(first["HMMA"], first["STS"])
     # sums of parts pass through it, operands would take 16 KB and more
     assert assembly.shared <= 16 * 1024
+    if kind != "bfloat16":
+        like = assemble(launch_of(*shape, "bfloat16"), 90)
+        assert assembly.count("SHFL") <= like.count("SHFL")

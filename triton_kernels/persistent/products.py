@@ -56,6 +56,7 @@ def multiply(
     """``residual + act(norm(x) W^T + b)`` in this program's columns, with the sums of `product_kernel`."""
     dtype: tl.constexpr = rows.x.dtype.element_ty
     o_depth = tl.arange(0, PACKS)[:, None] * PACK + tl.arange(0, PACK)[None, :]
+    o_depth = o_depth[:, None, :]
     weights = part_of(product, WEIGHT, dtype), product.first, NUM_COLUMNS, o_depth, DEPTH, DEPTH
     b_weight = tile_of_lines(*weights, GROUPS, product.apart)
     if HAS_NORM:
@@ -97,6 +98,7 @@ def multiply(
 @triton.jit
 def store_rows(p_x, b_x, num_rows, o_depth, DEPTH: tl.constexpr, GROUPS: tl.constexpr):
     o_row = tl.arange(0, GROUPS)[None, :] * LINES + tl.arange(0, LINES)[:, None]
-    m_x = (o_row < num_rows)[:, None, :, None] & (o_depth < DEPTH)[None, :, None, :]
-    p_line = p_x + o_row[:, None, :, None] * DEPTH
-    tl.store(p_line + o_depth[None, :, None, :], b_x, mask=m_x)
+    m_row = (o_row < num_rows)[:, None, :, None, None]
+    p_line = p_x + o_row[:, None, :, None, None] * DEPTH
+    o_depth = o_depth[None, :, None, :, :]
+    tl.store(p_line + o_depth, b_x, mask=m_row & (o_depth < DEPTH))

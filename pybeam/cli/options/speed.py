@@ -72,9 +72,10 @@ class DeviceOptions:
         device: Where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one.
         dtype: Type of the weights: float32, bfloat16, float16, int8, int4 or float8_e4m3fn; auto: float32 on
             a CPU, the file's on a GPU, the only one for what `pybeam quantize` has written. On a CPU scores
-            are float32 even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only
-            CPUs have, is the fastest with AVX512-VNNI. int4, too, is for CPUs alone: the smallest, and faster
-            for few lines of a large model. float8_e4m3fn is for GPUs, from H100 on, and slow on a CPU.
+            are float32 even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8 is the
+            fastest with AVX512-VNNI. int4 is the smallest, and faster for few lines of a large model. Both
+            mean a CPU unless `--device` names a GPU, where they are for few rows. float8_e4m3fn is for GPUs,
+            from H100 on, and slow on a CPU.
         cache_dtype: Type in which a transformer on a CPU keeps keys and values: float32, or bfloat16, which
             takes half the memory; auto: bfloat16 beside int8, int4 and bfloat16. Scores stay float32.
         check_finite: Refuse weights that are NaN or infinite, and name file and tensor; else the lines that

@@ -76,10 +76,12 @@ class Assembly:
         *tables, output_table = self._tables(names)
         self.output = reader.linear(output_table, self._logit_bias())
         # a packed layer is looked up in, instead of a second copy
-        tied: TokenTable = output_table
+        tied: TokenTable = reader.table(output_table)
         if isinstance(self.output, PackedLinear) and self.output.shares_weights:
             tied = self.output
-        *source, self.target_table = (tied if table is output_table else table for table in tables)
+        *source, self.target_table = (
+            tied if table is output_table else reader.table(table) for table in tables
+        )
         self.source_table = source[0] if source else None
 
     def model(self) -> Transformer:

@@ -47,7 +47,7 @@ class CausalAssembly:
         if family.has_output_bias:
             bias = reader.vector(f"{family.output}.bias", config.vocab_size)
         output = reader.linear(table, bias)
-        token_table: TokenTable = tokens
+        token_table: TokenTable = reader.table(tokens)
         if tokens is table and isinstance(output, PackedLinear) and output.shares_weights:
             # it is looked up in, instead of a second copy
             token_table = output

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.torch_layers import Activation
 from pybeam.models.linear import GatedLinear, PlainLinear
 from pybeam.models.transformer.layers import Layer, Stack
@@ -35,31 +36,36 @@ class FewRowsLinear(PlainLinear):
     def __init__(self, linear: PlainLinear, products: Any) -> None:
         bias = None if linear.bias is None else linear.bias.contiguous()
         super().__init__(linear.weight, bias, linear.activation)
-        self._products = products
+        self.num_columns = linear.num_columns
+        self._linear, self._products = linear, products
+        self._matrix = getattr(linear, "narrow", linear.weight)
         self.ahead: Tensor | None = None  # weights that a later layer reads
+
+    def with_backend(self, backend: Backend) -> PlainLinear:
+        return self._linear.with_backend(backend)
 
     def takes(self, x: Tensor, has_norm: bool = False) -> bool:
         """Whether one kernel multiplies these rows [n, in], and computes their norm."""
-        return self._products.takes_product(x, self.weight, has_norm)
+        return self._products.takes_product(x, self._matrix, has_norm)
 
     def __call__(self, x: Any, memory: Tensor | None = None) -> Tensor:
         x, norm = x if isinstance(x, Unread) else (x, None)
         if norm is not None or (memory is None and self.takes(x)):
             return self._in_one(x, self.bias, self._activation_id, None, norm)
-        return super().__call__(x, memory)
+        return self._linear(x, memory)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         if self.takes(x) and residual.is_contiguous():
             return self._in_one(x, self.bias, Activation.NONE, residual, None)
-        return super().add(residual, x)
+        return self._linear.add(residual, x)
 
     def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.takes(x):
             return self._in_one(x, None, Activation.NONE, None, None), self.bias
-        return super().without_bias(x)
+        return self._linear.without_bias(x)
 
     def _in_one(self, x: Tensor, *given: Any) -> Tensor:
-        return self._products.product(x, self.weight, *given, ahead=self.ahead)
+        return self._products.product(x, self._matrix, *given, ahead=self.ahead)
 
 
 class UnreadNorm(Norm):
@@ -87,7 +93,7 @@ def look_ahead(layers: Sequence[Layer], output: Any) -> None:
 
 
 def with_products(stack: Stack, products: Any, output: Any = None) -> Stack:
-    """Return a stack whose layers have these products; layers in 8 bits stay as they are.
+    """Return a stack whose layers have these products. Those of weights in 8 or 4 bits have them before.
 
     Args:
         stack: an encoder or a decoder.

@@ -10,6 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.backends import torch_layers
+from pybeam.backends.defaults import rounded_rows
+from pybeam.backends.int4 import dequantised, quantise_groups
+from pybeam.backends.narrow import stored
+from pybeam.backends.packing import Quantised, quantise
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 from pybeam.triton_kernels.product import Tile, product, takes_product
 
@@ -28,7 +32,7 @@ CASES = [
 
 
 def arguments(shape, activation, has_bias, has_residual, norm, dtype, device) -> dict:
-    num_rows, num_columns, depth = shape
+    num_rows, num_columns, depth = shape[:3]
 
     def new(*size: int) -> Tensor:
         return torch.randn(*size).to(device, dtype)
@@ -52,6 +56,15 @@ def expected_of(given: dict) -> Tensor:
         x = kernel(x, *(part for part in (scale, shift) if part is not None), epsilon)
     y = FUNCTIONS[activation](F.linear(x, weight, bias))
     return y if residual is None else residual + y
+
+
+def narrow(weight: Tensor, kind: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """A matrix in 8 or 4 bits as kernels read it, and the numbers that it stands for."""
+    if kind == "int4":
+        held = quantise_groups(weight)
+        return tuple(stored(held)), dequantised(held).to(weight.dtype)
+    held = quantise(weight) if kind == "int8" else Quantised(*rounded_rows(weight))
+    return tuple(stored(held)), held.q.float() * held.scale[:, None]
 
 
 def first(given: dict, num: int) -> dict:
@@ -83,6 +96,29 @@ def test_as_one_after_another(case, dtype, device):
     assert (y is kept["residual"]) == bool(options[2])
     tolerance = 2e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.thinned(most=6)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["int8", "int4", "float8"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_weights_are_widened(case, kind, dtype, device):
+    """The result is that of the numbers which few bits stand for; those of 4 bits become x's dtype."""
+    given = arguments(case[:3], *case[3:], dtype, device)
+    held, numbers = narrow(given["weight"], kind)
+    expected = expected_of({**given, "weight": numbers})
+    y = product(**{**first(given, case[0]), "weight": held})
+    tolerance = 2e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "float8"])
+def test_a_row_of_few_bits_does_not_depend_on_how_many_there_are(kind, device):
+    given = arguments((64, 8, 40), Activation.GELU, True, True, "layer", torch.float32, device)
+    given["weight"], _ = narrow(given["weight"], kind)
+    every = product(**first(given, 64))
+    for num_rows in (1, 16, 33):
+        assert torch.equal(product(**first(given, num_rows)), every[:num_rows])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -140,3 +176,9 @@ def test_takes(device):
             )
     assert not takes(torch.zeros(17, 1024), torch.zeros(8, 1024))
     assert not takes(x, torch.zeros(5000, 32))
+    # others would write weights of 8 and 4 bits to memory first
+    for kind in ("int8", "int4", "float8"):
+        held = narrow(torch.randn(5000, 1024).to(device), kind)[0]
+        for num_rows in (64, 65):
+            x = torch.zeros(num_rows, 1024, device=device)
+            assert takes_product(x, held, False) == takes_product(x, held, True) == (num_rows == 64)
