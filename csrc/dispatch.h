@@ -107,7 +107,8 @@ using MixRow = void (*)(const MixtureParams& params, const MixedRow* members, fl
 struct Kernels {
     const char* name;
     int64_t vector_width;
-    ScanRow scan_row[3];  // by DType
+    ScanRow scan_row[3];        // by DType
+    ScanRow scan_log_probs[3];  // the same for rows whose sum nobody needs: 1, or NaN
     CollectRow collect_row[3];
     Attend attend[3];        // by DType of queries and cells
     Attend attend_rounded;   // float32 queries over bfloat16 cells

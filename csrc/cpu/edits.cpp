@@ -69,7 +69,7 @@ class EditedRow {
             case EditKind::kLastToken:
                 return allow_eos(edit.number != 0);
             case EditKind::kLogSoftmax:
-                return log_softmax(logits_, size_, logits_);
+                return log_softmax(logits_, size_);
             case EditKind::kMarks:
                 return order_marks(edit.number, edit.ints[slot_]);
             case EditKind::kRecord:

@@ -29,7 +29,8 @@ constexpr Kernels make_kernels(const char* name) {
     return Kernels{
         name,
         kWidth,
-        {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
+        {&scan_row<float, true>, &scan_row<BFloat16, true>, &scan_row<Half, true>},
+        {&scan_row<float, false>, &scan_row<BFloat16, false>, &scan_row<Half, false>},
         {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
         {&attend<float, float>, &attend<BFloat16, BFloat16>, &attend<Half, Half>},
         &attend<float, BFloat16>,

@@ -30,10 +30,16 @@ inline LogSum log_sum_of(const void* logits, DType dtype, int64_t size) {
     return {total.peak, static_cast<float>(std::log(total.sum))};
 }
 
-// log_probs = log(softmax(logits)); they may be the same memory.
-inline void log_softmax(const float* logits, int64_t size, float* log_probs) {
+// log_probs = log(softmax(logits)).
+inline void log_softmax(const float* __restrict logits, int64_t size, float* __restrict log_probs) {
     const LogSum sum = log_sum_of(logits, DType::kFloat32, size);
     for (int64_t i = 0; i < size; ++i) log_probs[i] = sum.log_prob(logits[i]);
+}
+
+// The same where the logits are.
+inline void log_softmax(float* logits, int64_t size) {
+    const LogSum sum = log_sum_of(logits, DType::kFloat32, size);
+    for (int64_t i = 0; i < size; ++i) logits[i] = sum.log_prob(logits[i]);
 }
 
 }  // namespace pybeam

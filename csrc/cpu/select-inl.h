@@ -9,13 +9,27 @@ inline void copy_tail(const T* x, int64_t count, float* block) {
     for (int64_t i = count; i < kBlock; ++i) block[i] = -INFINITY;
 }
 
+// Whether a block holds a NaN.
 template <class T>
+inline bool has_nan(const T* x) {
+    const Vec lowest = broadcast(-INFINITY);
+    uint32_t lanes = ~uint32_t{0};
+    for (int i = 0; i < kBlockVectors; ++i) lanes &= greater_equal(load(x + i * kWidth), lowest);
+    return lanes != (uint32_t{1} << kWidth) - 1;
+}
+
+template <class T, bool kSums>
 inline void scan_block(const T* x, float* block_max, RowTotal* total) {
     Vec top[4];
     for (int i = 0; i < 4; ++i) top[i] = load(x + i * kWidth);
     for (int i = 4; i < kBlockVectors; ++i) top[i % 4] = max(top[i % 4], load(x + i * kWidth));
     top[0] = max(max(top[0], top[1]), max(top[2], top[3]));
     store(block_max, top[0]);
+    if constexpr (!kSums) {
+        if (greater(top[0], broadcast(total->peak))) total->peak = largest(top[0]);
+        if (has_nan(x)) total->sum = NAN;
+        return;
+    }
     if (greater(top[0], broadcast(total->peak))) {
         const float peak = largest(top[0]);
         total->sum *= std::exp(static_cast<double>(total->peak) - static_cast<double>(peak));
@@ -43,18 +57,18 @@ inline float lane_max_without(const T* x, int64_t vocab_size, int64_t token, con
     return top;
 }
 
-template <class T>
+template <class T, bool kSums>
 RowTotal scan_row(const void* row, int64_t vocab_size, const EosIds* banned, float* block_max) {
     const T* x = static_cast<const T*>(row);
-    RowTotal total{-INFINITY, 0.0};
+    RowTotal total{-INFINITY, kSums ? 0.0 : 1.0};
     int64_t begin = 0;
     for (; begin + kBlock <= vocab_size; begin += kBlock) {
-        scan_block(x + begin, block_max + begin / kBlockVectors, &total);
+        scan_block<T, kSums>(x + begin, block_max + begin / kBlockVectors, &total);
     }
     if (begin < vocab_size) {
         float tail[kBlock];
         copy_tail(x + begin, vocab_size - begin, tail);
-        scan_block(tail, block_max + begin / kBlockVectors, &total);
+        scan_block<float, kSums>(tail, block_max + begin / kBlockVectors, &total);
     }
     for (int32_t i = 0; banned != nullptr && i < banned->count; ++i) {
         const int32_t token = banned->id[i];
@@ -62,6 +76,7 @@ RowTotal scan_row(const void* row, int64_t vocab_size, const EosIds* banned, flo
         block_max[token / kBlock * kWidth + token % kWidth] =
             lane_max_without(x, vocab_size, token, *banned);
     }
+    if (!kSums && total.peak == INFINITY) total.sum = NAN;
     return total;
 }
 

@@ -115,7 +115,8 @@ const EosIds* Selection::banned(int64_t beam) const {
 
 void Selection::read_row(int64_t row, const void* logits) {
     float* const groups = groups_ + row * num_groups_;
-    const ScanRow scan = k_.scan_row[static_cast<int>(p_.dtype)];
+    const auto& scans = p_.normalise ? k_.scan_row : k_.scan_log_probs;
+    const ScanRow scan = scans[static_cast<int>(p_.dtype)];
     const RowTotal total = scan(logits, p_.vocab_size, banned(beam_of_[row]), groups);
     const float log_sum = p_.normalise ? static_cast<float>(std::log(total.sum)) : 0.0f;
     const float peak = p_.normalise ? total.peak : 0.0f;
