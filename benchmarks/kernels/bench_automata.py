@@ -30,7 +30,7 @@ def pool_of(
     edge = torch.zeros(2, num_edges, dtype=torch.int32, device=device)
     edge[0] = torch.arange(num_edges, dtype=torch.int32, device=device) % num_states
     # no state looks further, and all may end
-    numbers = torch.tensor([-1, -1, 0, 0, 0], dtype=torch.int32, device=device)
+    numbers = torch.tensor([-1, -1, 0, 0, 0, 0], dtype=torch.int32, device=device)
     return PoolArrays(token, first, edge, numbers.repeat(num_states + 1, 1))
 
 

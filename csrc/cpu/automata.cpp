@@ -20,15 +20,29 @@ int32_t failure_of(const Automata& automata, int64_t state) {
     return std::max(failure, -1);
 }
 
+bool is_run(const Automata& automata, const Edges& edges) {
+    const int64_t count = edges.end - edges.begin;
+    return count > 0 && automata.token[edges.begin] >= 0 &&
+           automata.token[edges.end - 1] - int64_t{automata.token[edges.begin]} == count - 1;
+}
+
+// The edge of a token among these, or the first one with a larger token.
+int64_t find_edge(const Automata& automata, const Edges& edges, int32_t token) {
+    if (is_run(automata, edges)) {
+        const int64_t number = token - int64_t{automata.token[edges.begin]};
+        return edges.begin + std::clamp<int64_t>(number, 0, edges.end - edges.begin);
+    }
+    const int32_t* begin = automata.token + edges.begin;
+    return std::lower_bound(begin, automata.token + edges.end, token) - automata.token;
+}
+
 // The state that a token leads to; -1: there is none.
 int32_t step(const Automata& automata, int64_t state, int32_t token) {
     while (state >= 0) {
         const Edges edges = edges_of(automata, state);
-        const int32_t *begin = automata.token + edges.begin, *end = automata.token + edges.end;
-        const int32_t* found = std::lower_bound(begin, end, token);
-        if (found != end && *found == token) {
-            const auto edge = static_cast<int32_t>(found - automata.token);
-            return automata.is_tree() ? edge + 1 : automata.target[edge];
+        const int64_t edge = find_edge(automata, edges, token);
+        if (edge < edges.end && automata.token[edge] == token) {
+            return automata.is_tree() ? static_cast<int32_t>(edge) + 1 : automata.target[edge];
         }
         const int32_t failure = failure_of(automata, state);
         if (failure < 0) {
@@ -53,6 +67,34 @@ float logit_at(const void* row, DType dtype, int64_t i) {
             return to_float(static_cast<const Half*>(row)[i]);
         default:
             return static_cast<const float*>(row)[i];
+    }
+}
+
+// Whether outputs may go on by every edge of this state that leads somewhere, and end in time.
+bool all_fit(const Automata& automata, int32_t state, int32_t room) {
+    return automata.state[state].most_needed < room;
+}
+
+// x, or -inf where the weight is -inf, without a branch: compilers take none into vectors.
+float unless_forbidden(float weight, float x) {
+    constexpr uint32_t kForbidden = 0xff800000;
+    const uint32_t mask = bits_from_float(weight) == kForbidden ? ~uint32_t{0} : 0;
+    return float_from_bits((bits_from_float(x) & ~mask) | (kForbidden & mask));
+}
+
+// x += added + weights, -inf where a weight is -inf.
+void add_run(const float* __restrict weights, float added, int64_t size, float* __restrict x) {
+    for (int64_t i = 0; i < size; ++i) {
+        x[i] = unless_forbidden(weights[i], x[i] + (added + weights[i]));
+    }
+}
+
+// x += others, -inf where those are -inf.
+void add_others(float others, int64_t size, float* x) {
+    if (others == -INFINITY) {
+        std::fill_n(x, size, -INFINITY);
+    } else if (others != 0.0f) {
+        for (int64_t i = 0; i < size; ++i) x[i] += others;
     }
 }
 
@@ -85,6 +127,14 @@ Columns::Columns(const AutomatonColumnsParams& params) : p_(params) {
 const float* Columns::write_row(int64_t row, const void* logits) {
     const Edges edges = edges_[row];
     const int64_t count = edges.end - edges.begin;
+    float* out = p_.out + row * p_.num_columns;
+    float* tokens = out + (p_.eos_first ? 1 : 0);
+    float* eos = out + (p_.eos_first ? 0 : p_.num_columns - 1);
+    std::fill(tokens + count, tokens + p_.num_columns - 1, -INFINITY);
+    if (is_open_run(row)) {
+        write_run(row, static_cast<const float*>(logits), eos, tokens);
+        return out;
+    }
     // EOS comes first wherever its column is, so that a sum does not depend on the columns
     static thread_local std::vector<float> values;
     values.resize(count + 1);
@@ -93,12 +143,31 @@ const float* Columns::write_row(int64_t row, const void* logits) {
     is_tree ? read_tree(row, logits, values.data()) : read_pool(row, logits, values.data());
     normalise(logits, values);
     if (!is_tree) add_weights(row, values.data());
-    float* out = p_.out + row * p_.num_columns;
-    float* tokens = out + (p_.eos_first ? 1 : 0);
     std::copy(values.begin() + 1, values.end(), tokens);
-    std::fill(tokens + count, tokens + p_.num_columns - 1, -INFINITY);
-    out[p_.eos_first ? 0 : p_.num_columns - 1] = values[0];
+    *eos = values[0];
     return out;
+}
+
+bool Columns::is_open_run(int64_t row) const {
+    const int32_t node = p_.node[row];
+    const bool is_plain = p_.dtype == DType::kFloat32 && p_.normalise != Normalise::kColumns;
+    return !p_.automata.is_tree() && is_plain && node >= 0 && is_run(p_.automata, edges_[row]) &&
+           p_.automata.token[edges_[row].end - 1] < p_.vocab_size &&
+           all_fit(p_.automata, node, p_.line[row]);
+}
+
+void Columns::write_run(int64_t row, const float* logits, float* eos,
+                        float* __restrict tokens) const {
+    const Edges edges = edges_[row];
+    const bool sums = p_.normalise == Normalise::kVocabulary;
+    const LogSum sum = sums ? log_sum_of(logits, DType::kFloat32, p_.vocab_size) : LogSum{};
+    const float* __restrict x = logits + p_.automata.token[edges.begin];
+    const float* __restrict weight = p_.automata.weight + edges.begin;
+    for (int64_t i = 0; i < edges.end - edges.begin; ++i) {
+        tokens[i] = sum.log_prob(unless_forbidden(weight[i], x[i])) + weight[i];
+    }
+    const float final = p_.automata.state[p_.node[row]].final;
+    *eos = sum.log_prob(final > -INFINITY ? logits[p_.eos_id] : -INFINITY) + final;
 }
 
 void Columns::read_tree(int64_t row, const void* logits, float* values) {
@@ -123,8 +192,10 @@ void Columns::read_pool(int64_t row, const void* logits, float* values) {
     const int32_t node = p_.node[row];
     const bool ends = node >= 0 && automata.state[node].final > -INFINITY;
     *values++ = ends ? at(logits, p_.eos_id) : -INFINITY;
+    const bool fit = node >= 0 && all_fit(automata, node, p_.line[row]);
     for (int64_t edge = edges.begin; edge < edges.end; ++edge) {
-        const bool is_allowed = fits(automata, automata.target[edge], p_.line[row]);
+        const int32_t target = automata.target[edge];
+        const bool is_allowed = fit ? target >= 0 : fits(automata, target, p_.line[row]);
         *values++ = is_allowed ? at(logits, automata.token[edge]) : -INFINITY;
     }
 }
@@ -234,12 +305,21 @@ void shape_row(const AutomatonLogitsParams& p, int64_t row, float* logits, int64
     }
     // what tokens without an edge get, in this state or in those to look further in
     float others = -INFINITY, added = 0.0f;
+    // edges of the last state, if they are a run that all fits, and what is added to their weights
+    Edges run{0, 0};
+    float of_run = 0.0f;
     for (int32_t here = node; here >= 0;) {
         const AutomatonState& own = automata.state[here];
-        for (int32_t edge = automata.first[here]; edge < automata.first[here + 1]; ++edge) {
-            const int32_t token = automata.token[edge];
+        const Edges edges{automata.first[here], automata.first[here + 1]};
+        const bool fit = all_fit(automata, here, room);
+        if (fit && own.failure < 0 && is_run(automata, edges)) {
+            run = edges;
+            of_run = added;
+        }
+        for (int64_t edge = edges.begin; run.end == 0 && edge < edges.end; ++edge) {
+            const int32_t token = automata.token[edge], target = automata.target[edge];
             if (token < 0 || token >= vocab_size) continue;
-            const bool is_allowed = fits(automata, automata.target[edge], room);
+            const bool is_allowed = fit ? target >= 0 : fits(automata, target, room);
             const float weight = added + automata.weight[edge];
             shaped.push_back({token, is_allowed ? logits[token] + weight : -INFINITY});
         }
@@ -247,11 +327,14 @@ void shape_row(const AutomatonLogitsParams& p, int64_t row, float* logits, int64
         if (own.failure < 0 && fits(automata, own.other, room)) others = added;
         here = own.failure;
     }
-    if (others == -INFINITY) {
-        std::fill_n(logits, vocab_size, -INFINITY);
-    } else if (others != 0.0f) {
-        for (int64_t i = 0; i < vocab_size; ++i) logits[i] += others;
+    const int64_t lowest = run.end == 0 ? 0 : automata.token[run.begin];
+    const int64_t begin = std::min(lowest, vocab_size);
+    const int64_t end = std::min(lowest + run.end - run.begin, vocab_size);
+    add_others(others, begin, logits);
+    if (begin < end) {
+        add_run(automata.weight + run.begin, of_run, end - begin, logits + begin);
     }
+    add_others(others, vocab_size - end, logits + end);
     // EOS and the edges of the state itself, which count, are the last to be written
     for (auto one = shaped.rbegin(); one != shaped.rend(); ++one) logits[one->token] = one->logit;
 }

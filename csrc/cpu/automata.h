@@ -36,6 +36,9 @@ class Columns {
     // Reads EOS and what may follow a node of a tree, or a state.
     void read_tree(int64_t row, const void* logits, float* values);
     void read_pool(int64_t row, const void* logits, float* values);
+    // Writes the columns of a row whose edges are a run that all fits.
+    void write_run(int64_t row, const float* logits, float* eos, float* tokens) const;
+    bool is_open_run(int64_t row) const;
     float at(const void* logits, int64_t token);
     void normalise(const void* logits, std::vector<float>& values) const;
     void add_weights(int64_t row, float* values) const;

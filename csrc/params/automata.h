@@ -16,11 +16,13 @@ struct AutomatonState {
     float other_weight;
     float final;
     int32_t needed;
+    int32_t most_needed;  // by a target of its edges
 };
 
 // A pool of automata, or the tree of a catalogue: its nodes are states, and edge e leads to node
 // e + 1. Edges of a state are first[state] .. first[state + 1]; states from `num_inner` on have
-// none. Tokens ascend among the edges of a state.
+// none. Tokens ascend among the edges of a state. Where they follow one another, the edges are a
+// run; one of a target of -1 weighs -inf.
 struct Automata {
     const int32_t* token;
     const int32_t* first;

@@ -213,6 +213,11 @@ class Automaton:
     def num_edges(self) -> int:
         return len(self.token)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(getattr(self, field.name).nbytes for field in fields(self)[:-2])
+
     @cached_property
     def is_sparse(self) -> bool:
         """Whether nothing but tokens with an edge may follow any state."""

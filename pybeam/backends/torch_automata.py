@@ -24,7 +24,8 @@ NOWHERE = -1
 ROOT = 0
 # lines of `PoolArrays.edge`, and columns of `PoolArrays.state`
 TARGET, WEIGHT = range(2)
-FAILURE, OTHER, OTHER_WEIGHT, FINAL, NEEDED = range(5)
+FAILURE, OTHER, OTHER_WEIGHT, FINAL, NEEDED, MOST_NEEDED = range(6)
+NUMBERS = 6
 
 Select = Callable[[Tensor, Tensor, Tensor, Tensor, SelectOptions], Survivors]
 
@@ -39,7 +40,7 @@ class CatalogueArrays(NamedTuple):
 
 
 class PoolArrays(NamedTuple):
-    """A pool of automata; `pybeam.automata.Automaton` says what each number means.
+    """A pool of automata; `pybeam.automata.Automaton` and `Runs` say what each number means.
 
     A line without a state follows the last state of every automaton, and says where its edges end. State 0
     allows everything, and leads to itself.
@@ -48,7 +49,7 @@ class PoolArrays(NamedTuple):
     token: Tensor  # [E] int32, of every edge; ascending among those of one state
     first: Tensor  # [F] int32, edges of state s are first[s] .. first[s + 1]
     edge: Tensor  # [2, E] int32: `TARGET`, and `WEIGHT` as bits of float32
-    state: Tensor  # [F, 5] int32, its numbers; weights are bits of float32
+    state: Tensor  # [F, 6] int32, its numbers; weights are bits of float32
 
     def number(self, state: Tensor, column: int) -> Tensor:
         """A number of these states; any for -1."""
@@ -57,6 +58,10 @@ class PoolArrays(NamedTuple):
     def weight(self, state: Tensor, column: int) -> Tensor:
         """A weight of these states, float32; any for -1."""
         return self.number(state, column).view(torch.float32)
+
+    def targets(self, edge: Tensor, is_edge: Tensor) -> Tensor:
+        """The targets of edges; -1 where there is none."""
+        return torch.where(is_edge, self.edge[TARGET][edge], NOWHERE)
 
     def fits(self, target: Tensor, room: Tensor) -> Tensor:
         """Whether outputs may go on to these states, and end within so many tokens."""
@@ -195,7 +200,7 @@ def automaton_columns(
         is_alive = _bit(arrays.words, line[:, None], 0, edge + 1)
         is_end = _bit(arrays.words, line, words, node.clamp(min=0).long())
     else:
-        is_alive = arrays.fits(arrays.edge[TARGET][edge], line[:, None])
+        is_alive = arrays.fits(arrays.targets(edge, is_edge), line[:, None])
         weight = arrays.edge[WEIGHT][edge].view(torch.float32)
         end_weight = arrays.weight(node, FINAL)
         is_end = end_weight > -INF
@@ -275,7 +280,7 @@ def shaped(
         is_edge = edge < end[:, None]
         edge = torch.where(is_edge, edge, 0)
         token = torch.where(is_edge, arrays.token[edge], vocab_size).long()
-        fits = arrays.fits(arrays.edge[TARGET][edge], line[:, None])
+        fits = arrays.fits(arrays.targets(edge, is_edge), line[:, None])
         weight = added[:, None] + arrays.edge[WEIGHT][edge].view(torch.float32)
         value = logits.gather(1, token.clamp(max=vocab_size - 1)) + weight
         value = torch.where(fits, value, -INF)

@@ -109,6 +109,11 @@ class ProcessorChain:
             assert len(known) == len(slots)
             self._open_prompts(slots, known)
 
+    def close(self, slots: Sequence[int]) -> None:
+        """Let what slots share know that these are empty."""
+        for shared in (kept.shared for kept in self._processors if kept.shared is not None):
+            shared.close(slots)
+
     def forget(self, is_empty: Tensor, num_nodes: Tensor) -> None:
         """Poison what is kept for slots that are empty [S], and behind so many nodes [S] of the others."""
         for kept in self._processors:
@@ -271,7 +276,7 @@ class _DeviceProcessor:
     def __init__(self, processor: AnyProcessor, device: torch.device) -> None:
         self.processor, self.stage, self._device = processor, stage_of(processor), device
         self._num_parameters = 0
-        self._shared: SharedArrays | None = None
+        self.shared: SharedArrays | None = None
         self._arrays: list[Tensor] = []
         if not isinstance(processor, Processor):
             return
@@ -280,7 +285,7 @@ class _DeviceProcessor:
             # few processors are large
             from pybeam.processors.shared import arrays_for
 
-            self._shared = arrays_for(shared, device)
+            self.shared = arrays_for(shared, device)
         self._own = processor.parameters()
         self._num_parameters = len(self._own)
         self._arrays += [
@@ -293,13 +298,13 @@ class _DeviceProcessor:
     @property
     def arrays(self) -> list[Tensor]:
         """All arrays as they are now."""
-        if self._shared is None:
+        if self.shared is None:
             return self._arrays
-        return [*self._shared.tables, self._shared.line, *self._arrays]
+        return [*self.shared.tables, self.shared.line, *self._arrays]
 
     def larger(self, num_slots: int, num_nodes: int) -> tuple[Tensor | None, list[Tensor]]:
         """Return lines of slots, if they share some, and arrays, with room for so many slots and nodes."""
-        line = None if self._shared is None else resized(self._shared.line, (num_slots,))
+        line = None if self.shared is None else resized(self.shared.line, (num_slots,))
         arrays = list(self._arrays)
         for i in range(self._num_parameters):
             arrays[i] = resized(arrays[i], (num_slots, *arrays[i].shape[1:]), -1)
@@ -311,21 +316,21 @@ class _DeviceProcessor:
     def replace(self, line: Tensor | None, arrays: list[Tensor]) -> None:
         """Take what `larger` has returned."""
         self._arrays = arrays
-        if self._shared is not None and line is not None:
-            self._shared.line = line
+        if self.shared is not None and line is not None:
+            self.shared.line = line
 
     def forget(self, is_empty: Tensor, num_nodes: Tensor) -> None:
         parameters = self._arrays[: self._num_parameters]
-        if self._shared is not None:
-            parameters = [self._shared.line, *parameters]
+        if self.shared is not None:
+            parameters = [self.shared.line, *parameters]
         poison.forget([array[1:] for array in parameters], is_empty[1:])
         if isinstance(self.processor, Processor) and self.processor.state:
             state = self._arrays[-len(self.processor.state) :]
             poison.forget_behind([array[1:] for array in state], num_nodes[1:])
 
     def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
-        if self._shared is not None:
-            self._shared.open(slots, [p.shared() for p in processors])
+        if self.shared is not None:
+            self.shared.open(slots, [p.shared() for p in processors])
         if not self._num_parameters:
             return
         given = [self._own if p is self.processor else p.parameters() for p in processors]
@@ -347,10 +352,10 @@ class _DeviceProcessor:
     def data(self, rows: Rows) -> tuple[Tensor, ...]:
         """The arguments of the processor beside logits and rows."""
         parameters = self._arrays[: self._num_parameters]
-        if self._shared is not None:
-            parameters = [self._shared.line, *parameters]
+        if self.shared is not None:
+            parameters = [self.shared.line, *parameters]
         if not (isinstance(self.processor, Processor) and self.processor.takes_slots):
             parameters = [array.index_select(0, rows.row_slot) for array in parameters]
-        if self._shared is not None:
-            parameters = [*self._shared.tables, *parameters]
+        if self.shared is not None:
+            parameters = [*self.shared.tables, *parameters]
         return (*parameters, *self._arrays[self._num_parameters :])

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError, flag
 from pybeam.automata.phrases import Spellings, phrases_automaton
+from pybeam.automata.runs import widths
 from pybeam.backends import Backend
 from pybeam.backends.arrays import SelectInputs
-from pybeam.backends.torch_automata import NEEDED, OTHER, TARGET, PoolArrays, edges_of
+from pybeam.backends.torch_automata import NEEDED, OTHER, PoolArrays, edges_of
 from pybeam.contracts import EditRule, SelectOptions
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -49,7 +50,7 @@ class MustContain(Constraint):
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the numbers of the edges of a state, if places are allocated."""
-        most = self.automaton.max_children if self.allocates else 0
+        most = int(widths(self.automaton).max()) if self.allocates else 0
         return (torch.arange(most, dtype=INT),)
 
     @property
@@ -106,7 +107,7 @@ class Edges(NamedTuple):
         edge = torch.where(is_edge, edge, 0)
         return cls(
             torch.where(is_edge, pool.token[edge], -1),
-            pool.number(pool.edge[TARGET][edge], NEEDED).long(),
+            pool.number(pool.targets(edge, is_edge), NEEDED).long(),
             pool.number(pool.number(state, OTHER), NEEDED).long(),
             pool.number(state, NEEDED).long(),
         )
@@ -254,11 +255,9 @@ def must_contain(
 
     See Post and Vilar 2018; Hu et al. 2019.
     """
-    if isinstance(phrases, str) or not isinstance(phrases, Iterable):
-        raise TypeError(f"`phrases` must be a list of phrases, but is {phrases!r}")
-    checked = tuple(_spellings(phrase, tokenizer) for phrase in phrases)
-    automaton = phrases_automaton(checked) if checked else ANYTHING
-    return MustContain(automaton, stage, checked, allocates)
+    spelt = spellings_of(phrases, tokenizer)
+    automaton = phrases_automaton(spelt) if spelt else ANYTHING
+    return MustContain(automaton, stage, spelt, allocates)
 
 
 class Encoder(Protocol):
@@ -266,6 +265,13 @@ class Encoder(Protocol):
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target ids of a text, without tags and EOS."""
+
+
+def spellings_of(phrases: Any, tokenizer: Encoder | None) -> tuple[Spellings, ...]:
+    """Return the spellings of each phrase, as `must_contain` takes them."""
+    if isinstance(phrases, str) or not isinstance(phrases, Iterable):
+        raise TypeError(f"`phrases` must be a list of phrases, but is {phrases!r}")
+    return tuple(_spellings(phrase, tokenizer) for phrase in phrases)
 
 
 def _spellings(phrase: Any, tokenizer: Encoder | None) -> Spellings:

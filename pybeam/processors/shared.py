@@ -28,6 +28,9 @@ class SharedArrays(Protocol):
     def open(self, slots: Sequence[int], given: Sequence[Any]) -> None:
         """Let these slots use what `Processor.shared` has given."""
 
+    def close(self, slots: Sequence[int]) -> None:
+        """Let these slots use nothing."""
+
 
 def arrays_for(own: Any, device: torch.device) -> SharedArrays:
     """Return what keeps the shared parameters of an algorithm's processor, and those of requests."""
@@ -41,7 +44,7 @@ def arrays_for(own: Any, device: torch.device) -> SharedArrays:
 class SharedLines:
     """A line on the device for every tensor that some slot uses.
 
-    A slot uses its tensor until it is opened again.
+    A slot uses its tensor until it is closed.
 
     Attributes:
         table: [T, n], the tensors.
@@ -70,6 +73,10 @@ class SharedLines:
             lines.append(self._line_of[slot])
         place = to_device(slots, torch.long, self._device)
         self.line[place] = to_device(lines, torch.int32, self._device)
+
+    def close(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._line_of.pop(slot, None)
 
     def _find(self, tensor: Tensor) -> int:
         for line, held in enumerate(self._held):

@@ -154,3 +154,4 @@ class BeamState(LiveArrays):
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
         self.program.close(list(slots))
+        self.processors.close(slots)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pybeam import backends
+from pybeam.automata.runs import widths
 from pybeam.backends.torch_automata import PoolArrays
 from pybeam.contracts import ColumnRules, Normalise
 from pybeam.processors.automaton_pool import AutomatonPool
@@ -73,17 +74,17 @@ def rows_of(seed: int, automata, num: int = 20):
 def check_columns(name):
     pool, rows, node, room = rows_of(2, SPARSE)
     logits = logits_of(len(rows))
-    num = max(automaton.max_children for automaton in SPARSE)
+    num = max(int(widths(automaton).max()) for automaton in SPARSE)
     for columns, normalise in ((0, Normalise.NOTHING), (num + 3, Normalise.VOCABULARY)):
         rules = ColumnRules(EOS, True, columns, normalise)
         found = backends.load(name).automaton_columns(pool, logits, node, room, rules)
-        for line, row, (automaton, state, _), limit in zip(
+        for line, row, (automaton, state, own), limit in zip(
             found, logits, rows, room.tolist(), strict=True
         ):
             norm = row.logsumexp(0) if normalise else torch.zeros(())
             every = shaped(row.tolist(), automaton, state, limit)
-            begin, end = automaton.first[state : state + 2] if state >= 0 else (0, 0)
-            expected = [every[EOS], *(every[token] for token in automaton.token[begin:end])]
+            begin, end = pool.first[own : own + 2].tolist() if state >= 0 else (0, 0)
+            expected = [every[EOS], *(every[token] for token in pool.token[begin:end].tolist())]
             expected += [-math.inf] * (len(line) - len(expected))
             torch.testing.assert_close(line, torch.tensor(expected) - norm, atol=1e-5, rtol=1e-5)
 

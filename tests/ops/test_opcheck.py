@@ -123,7 +123,7 @@ ARGUMENTS = {
     ),
     "automaton_logits": lambda: (
         torch.randn(2, 5),
-        [ints([3]), ints([0, 1, 1]), ints([[0], [0]]), torch.full((3, 5), -1, dtype=torch.int32)],
+        [ints([3]), ints([0, 1, 1]), ints([[0], [0]]), torch.full((3, 6), -1, dtype=torch.int32)],
         ints([[-1, 0], [-1, 0]]),
         ints([[0, 0], [0, 0]]),
         *(ints(one) for one in ([0, 1], [0, 1], [3, 3], [0, 1], [0, 0], [0, 0], [9, 9])),

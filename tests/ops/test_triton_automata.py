@@ -30,7 +30,7 @@ def ints(*shape: int) -> torch.Tensor:
 
 def launches():
     tree, node = (ints(500), ints(101), ints(2, 32)), ints(70)
-    pool, logits = (ints(500), ints(101), ints(2, 500), ints(101, 5)), torch.zeros(70, 1000)
+    pool, logits = (ints(500), ints(101), ints(2, 500), ints(101, 6)), torch.zeros(70, 1000)
     rule = ColumnRules(1, True, 256, Normalise.VOCABULARY)
     for arrays in (tree, pool):
         slots = [ints(3) for _ in range(3)]

@@ -13,7 +13,10 @@ import torch
 
 import pybeam
 from pybeam.automata.automaton import Automaton
-from pybeam.processors import constraint
+from pybeam.automata.runs import Runs
+from pybeam.automata.sequences import sequences_automaton
+from pybeam.backends.torch_automata import MOST_NEEDED, NEEDED
+from pybeam.processors import automaton_pool, constraint
 from pybeam.processors.automaton_pool import ANYTHING, AutomatonPool
 from support import processor_oracles as oracles
 from support.asserts import assert_close
@@ -218,6 +221,24 @@ def test_what_does_not_fit_is_refused():
         assert message in str(result.error)
 
 
+def check_slots(pool, own):
+    """Every slot of `own` has the automaton that it uses in the pool."""
+    token, first, edge, state = pool.tables
+    for slot, automaton in own.items():
+        runs, start = Runs.of(automaton), int(pool.line[slot]) - automaton.start
+        states = slice(start, start + automaton.num_states)
+        begin, end = int(first[start]), int(first[states.stop])
+        firsts = first[start : states.stop + 1] - begin
+        assert firsts.tolist() == runs.first.tolist()
+        assert token[begin:end].tolist() == runs.token.tolist()
+        target, weight = edge[:, begin:end]
+        moved = torch.where(target < 0, target, target - start)
+        assert moved.tolist() == runs.target.tolist()
+        assert weight.view(torch.float32).tolist() == runs.weight.tolist()
+        assert state[states, NEEDED].tolist() == automaton.needed.tolist()
+        assert state[states, MOST_NEEDED].tolist() == runs.most_needed.tolist()
+
+
 def test_a_pool_holds_what_slots_use():
     rng, num_slots = random.Random(7), 5
     given = [random_automaton(seed, TOKENS, 2 + seed % 7) for seed in range(30)]
@@ -230,21 +251,63 @@ def test_a_pool_holds_what_slots_use():
         chosen = [rng.choice(some) for _ in slots]
         pool.open(slots, chosen)
         own |= dict(zip(slots, chosen, strict=True))
-        token, first, edge, state = pool.tables
-        most = max(most, len(state))
-        for slot, automaton in own.items():
-            start = int(pool.line[slot]) - automaton.start
-            states = slice(start, start + automaton.num_states)
-            begin, end = int(first[start]), int(first[states.stop])
-            firsts = first[start : states.stop + 1] - begin
-            assert firsts.tolist() == automaton.first.tolist()
-            assert token[begin:end].tolist() == automaton.token.tolist()
-            target, weight = edge[:, begin:end]
-            assert (target - start).tolist() == automaton.target.tolist()
-            assert weight.view(torch.float32).tolist() == automaton.weight.tolist()
-            assert state[states, -1].tolist() == automaton.needed.tolist()
+        most = max(most, len(pool.tables[-1]))
+        check_slots(pool, own)
     # room for those of all slots, and half of it empty at most
     sizes = sorted(automaton.num_states + 1 for automaton in given)
     assert most <= 2 * (2 + sizes[-1] * (num_slots + 2))
     shared = {automaton: int(pool.line[slot]) for slot, automaton in own.items()}
     assert all(int(pool.line[slot]) == shared[one] for slot, one in own.items())
+
+
+def test_a_pool_gives_memory_back_behind_many_small_automata(monkeypatch):
+    monkeypatch.setattr(automaton_pool, "KEPT_BYTES", 1 << 12)
+    monkeypatch.setattr(automaton_pool, "LOOK_AFTER", 30)
+    small = [random_automaton(seed, TOKENS, 3) for seed in range(4)]
+    large = sequences_automaton([[3, i] for i in range(4, 500)])
+    pool = AutomatonPool(small[0], torch.device("cpu"))
+    pool.line = torch.zeros(4, dtype=torch.int32)
+    pool.open([3, 1, 2, 0], [*small[1:], large])
+    own, first = {0: large, 1: small[2], 2: small[3], 3: small[1]}, pool.num_bytes
+    pool.open([1, 2] * 30, [small[2], small[3]] * 30)
+    # somebody uses the large one
+    check_slots(pool, own)
+    assert pool.num_bytes == first
+    pool.close([0])
+    del own[0]
+    pool.open([1, 2] * 14, [small[2], small[3]] * 14)
+    assert pool.num_bytes == first
+    pool.open([1, 2], [small[2], small[3]])
+    assert pool.num_bytes < first // 2
+    check_slots(pool, own)
+    pool.open([0], [large])
+    check_slots(pool, own | {0: large})
+
+
+def test_searches_stay_what_they_are_when_a_pool_gives_memory_back(monkeypatch):
+    """Requests whose automata come and go, beside one that stays."""
+    monkeypatch.setattr(automaton_pool, "KEPT_BYTES", 1 << 12)
+    monkeypatch.setattr(automaton_pool, "LOOK_AFTER", 8)
+    pools = []
+    init = AutomatonPool.__init__
+    monkeypatch.setattr(
+        AutomatonPool, "__init__", lambda self, *given: pools.append(self) or init(self, *given)
+    )
+    small = [random_automaton(seed, TOKENS, 3) for seed in range(5)]
+    large = Automaton.build(
+        [True] * 900, source=range(899), token=[2 + i % 3 for i in range(899)], target=range(1, 900)
+    )
+    requests = [
+        pybeam.Request([1], source_id=i, processors=[constraint(large if i == 2 else small[i % 5])])
+        for i in range(60)
+    ]
+    search = pybeam.fixed_beam(3, processors=[constraint()], max_length=6)
+    model = random_model(3, V)
+    decoder = pybeam.Decoder(model, search, pybeam.Fifo(3))
+    found = decoder.decode(requests)
+    [pool] = [pool for pool in pools if len(pool._places) > 1]
+    # the large one alone has twice as much
+    assert pool.num_bytes < 1 << 13
+    for one, request in zip(found, requests, strict=True):
+        [alone] = pybeam.Decoder(model, search).decode([request])
+        assert alone.hypotheses == one.hypotheses

@@ -13,7 +13,7 @@ from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # the columns of `PoolArrays.state`, and how many there are
 FAILURE, OTHER, OTHER_WEIGHT, FINAL, NEEDED = (tl.constexpr(i) for i in range(5))
-NUMBERS = tl.constexpr(5)
+NUMBERS = tl.constexpr(6)
 NEVER = tl.constexpr(2**31 - 1)
 
 
@@ -61,6 +61,12 @@ def lower_bounds(automata, begin, end, b_token):
     b_low = begin + b_token * 0
     b_high = end + b_token * 0
     width = end - begin
+    lowest = tl.load(automata.token + begin, mask=width > 0, other=0)
+    # the edges of a run are found by their number
+    is_run = tl.load(automata.token + end - 1, mask=width > 0, other=0) - lowest == width - 1
+    b_number = tl.minimum(tl.maximum(b_token - lowest, 0), width)
+    b_low = tl.where(is_run, begin + b_number, b_low)
+    width = tl.where(is_run, 0, width)
     while width > 0:
         m_open = b_low < b_high
         b_middle = b_low + (b_high - b_low) // 2
