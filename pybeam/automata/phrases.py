@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from pybeam.automata.automaton import Automaton
+from pybeam.automata.kept import Kept
 
 ROOT = 0
 MAX_EDGES = 1 << 22
+_KEPT = Kept(64, 1 << 27)
 
 Phrase = tuple[int, ...]
 # the spellings of a phrase, any of which will do
 Spellings = tuple[Phrase, ...]
 
 
-def phrases_automaton(phrases: Sequence[Spellings]) -> Automaton:
+def phrases_automaton(phrases: Sequence[Spellings], most: int = MAX_EDGES) -> Automaton:
     """Build the automaton of all outputs in which each phrase ends at least as often as it is in the list.
 
     Occurrences may overlap, and one may lie in another: the tokens 1 2 3 contain both [1, 2] and [2, 3]. A
@@ -28,21 +31,35 @@ def phrases_automaton(phrases: Sequence[Spellings]) -> Automaton:
     Args:
         phrases: the spellings of each, lists of tokens, none of them empty. The same phrase may stand in the
             list several times.
+        most: edges that the automaton may have. An edge takes 12 bytes. A state takes 24, and has an edge.
 
     Raises:
-        ValueError: there would be more than 4,194,304 edges. n phrases of T tokens in all, each another one,
-            have about ``2**n * T * n``.
+        ValueError: there would be more edges. n phrases of T tokens in all, each another one, have about
+            ``2**n * T * n``.
+
+    The automata of the last phrases are remembered, in at most 128 MiB.
     """
     distinct = sorted(set(phrases))
     asked = np.array([phrases.count(phrase) for phrase in distinct], dtype=np.int64)
-    steps, ends = _trie_of(distinct)
-    num_counts = int(np.prod(asked + 1.0))
-    num_edges = num_counts * sum(map(len, steps))
-    if num_edges > MAX_EDGES:
+    num_counts = math.prod((asked + 1).tolist())
+    # a trie of so many phrases may be larger than any memory
+    steps, ends = _trie_of(distinct) if num_counts <= most else ([], [])
+    num_edges = num_counts * sum(map(len, steps)) if steps else num_counts
+    if num_edges > most:
+        # the number itself may have thousands of digits
+        found = f"{num_edges:,}" if steps else "more"
         raise ValueError(
-            f"`phrases` must need at most {MAX_EDGES:,} edges of an automaton, but these {len(phrases)} need "
-            f"{num_edges:,}; ask for fewer phrases, or join those that follow each other"
+            f"`phrases` must need at most {most:,} edges of an automaton, but these {len(phrases)} need "
+            f"{found}; ask for fewer phrases, or join those that follow each other"
         )
+    return _KEPT.get(tuple(sorted(phrases)), lambda: _automaton(asked, steps, ends))
+
+
+def _automaton(
+    asked: np.ndarray, steps: Sequence[dict[int, int]], ends: Sequence[list[int]]
+) -> Automaton:
+    """Return the automaton of so many of each phrase [n], and of their trie."""
+    num_counts = math.prod((asked + 1).tolist())
     # a state's number is that of its counts, times the nodes of the trie, plus that of its node
     number = np.arange(num_counts)
     stride = np.cumprod([1, *asked[:-1] + 1])[: len(asked)]

@@ -6,15 +6,18 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 
+from pybeam.automata.phrases import phrases_automaton
 from pybeam.processors import must_contain
 from pybeam.processors.base import Processor, perturbs
-from pybeam.processors.phrases import MustContain
+from pybeam.processors.phrases import MustContain, spellings_of
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 
 # of a request; the automaton of so many phrases has 256 states for each of their tokens
 MOST_PHRASES = 8
+# of that automaton, at most 36 bytes each
+MOST_EDGES = 1 << 19
 # characters of a phrase
 LONGEST_PHRASE = 256
 
@@ -46,6 +49,8 @@ async def phrases_of(model: ServedModel, texts: Sequence[str] | None) -> list[Pr
     if tokenizer is None:
         raise APIError(400, f"`{field}` needs a model with a tokenizer", field)
     try:
-        return [await asyncio.to_thread(must_contain, texts, tokenizer)]
+        spelt = await asyncio.to_thread(spellings_of, texts, tokenizer)
+        automaton = await asyncio.to_thread(phrases_automaton, spelt, MOST_EDGES)
+        return [MustContain(automaton, phrases=spelt)]
     except ValueError as error:
         raise APIError(400, f"`{field}`: {error}", field) from error

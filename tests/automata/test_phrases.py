@@ -57,5 +57,15 @@ def test_states_follow_no_others():
 
 
 def test_too_many_phrases_are_refused():
-    with pytest.raises(ValueError, match=r"at most 4,194,304 edges.*these 20 need .*ask for fewer"):
-        phrases_automaton([((i, i + 1),) for i in range(0, 40, 2)])
+    with pytest.raises(ValueError, match=r"at most 4,194,304 edges.*these 16 need .*ask for fewer"):
+        phrases_automaton([((i, i + 1),) for i in range(0, 32, 2)])
+    with pytest.raises(ValueError, match=r"these 2000 need more; ask for fewer"):
+        phrases_automaton([((i,),) for i in range(2000)])
+    with pytest.raises(ValueError, match=r"at most 7 edges.*these 2 need 24"):
+        phrases_automaton([((1,),), ((2,),)], most=7)
+
+
+def test_the_same_phrases_have_one_automaton():
+    first = phrases_automaton([((71,),), ((72, 73),)])
+    assert phrases_automaton([((72, 73),), ((71,),)]) is first
+    assert phrases_automaton([((71,),), ((72, 74),)]) is not first

@@ -32,17 +32,21 @@ def sent(model, *bodies: dict) -> list:
 
 
 def test_outputs_contain_the_phrases_of_a_request(model):
-    plain, asked, wrong, many = sent(
+    # letters are tokens of their own
+    long = [letter * 90 for letter in "abcdefgh"]
+    plain, asked, wrong, many, large = sent(
         model,
         {"text": TEXT},
         {"text": TEXT, "must_contain": PHRASES},
         {"text": TEXT, "must_contain": [" "]},
         {"text": TEXT, "must_contain": ["a"] * 9},
+        {"text": TEXT, "must_contain": long},
     )
     texts = [answer.json()["translations"][0]["text"] for answer in (plain, asked)]
     assert not any(phrase in texts[0] for phrase in PHRASES)
     assert all(phrase in texts[1] for phrase in PHRASES)
     assert wrong.status_code == 400 and "must not hold an empty one" in wrong.text
+    assert large.status_code == 400 and "ask for fewer phrases" in large.text
     assert many.status_code in (400, 422) and "at most 8" in many.text
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from threading import Lock
 from typing import Any
 
 from pybeam.automata.automaton import Automaton
-from pybeam.automata.regex.lifting import MAX_EDGES, lift
+from pybeam.automata.kept import Kept
+from pybeam.automata.regex.lifting import lift
 from pybeam.automata.regex.patterns import characters_automaton
 from pybeam.automata.vocabulary import Vocabulary
 
-# of automata that are remembered; all of them together have no more edges than one may have
-MAX_KEPT = 32
-# the last ones used are last
-_KEPT: OrderedDict[tuple[str | re.Pattern[str], Vocabulary], Automaton] = OrderedDict()
-_LOCK = Lock()
+_KEPT = Kept(32, 1 << 30)
 
 
 def regex_automaton(pattern: str | re.Pattern[str], tokenizer: Any) -> Automaton:
@@ -41,15 +36,4 @@ def regex_automaton(pattern: str | re.Pattern[str], tokenizer: Any) -> Automaton
     if not isinstance(text, str):
         raise TypeError(f"`pattern` must be a str or compiled from one, but is {pattern!r}")
     key = pattern, Vocabulary.of(tokenizer)
-    with _LOCK:
-        if key in _KEPT:
-            _KEPT.move_to_end(key)
-            return _KEPT[key]
-    automaton = lift(characters_automaton(pattern), key[1])
-    with _LOCK:
-        _KEPT[key] = automaton
-        while len(_KEPT) > 1 and (
-            len(_KEPT) > MAX_KEPT or sum(one.num_edges for one in _KEPT.values()) > MAX_EDGES
-        ):
-            _KEPT.popitem(last=False)
-    return automaton
+    return _KEPT.get(key, lambda: lift(characters_automaton(pattern), key[1]))

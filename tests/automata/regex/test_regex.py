@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pybeam
-from pybeam.automata import regex
 from pybeam.automata.automaton import NEVER
 from pybeam.automata.regex import lifting, nfa, regex_automaton
 from pybeam.automata.vocabulary import Vocabulary
@@ -208,20 +207,6 @@ def test_a_pattern_is_compiled_once():
     assert regex_automaton("a+b", PLAIN) is not regex_automaton("a+b", vocabulary(TEXTS))
     upper = regex_automaton(re.compile("a+b", re.IGNORECASE), PLAIN)
     assert upper is not regex_automaton("a+b", PLAIN)
-
-
-def test_the_last_patterns_are_remembered(monkeypatch):
-    monkeypatch.setattr(regex, "MAX_KEPT", 2)
-    first, second = (regex_automaton(pattern, PLAIN) for pattern in ("a{7}", "a{8}"))
-    assert regex_automaton("a{7}", PLAIN) is first
-    regex_automaton("a{9}", PLAIN)
-    assert regex_automaton("a{7}", PLAIN) is first
-    assert regex_automaton("a{8}", PLAIN) is not second
-    # one alone is always kept
-    monkeypatch.setattr(regex, "MAX_EDGES", 5)
-    large = regex_automaton("a{6}", PLAIN)
-    assert regex_automaton("a{6}", PLAIN) is large
-    assert regex_automaton("a{7}", PLAIN) is not first
 
 
 def test_the_states_are_few():
