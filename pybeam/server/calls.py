@@ -15,17 +15,17 @@ from fastapi import Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import StreamingResponse
 from starlette.requests import HTTPConnection
-from torch import Tensor
 
 from pybeam.decoder import Decoder
-from pybeam.models.transformer.sources import SharedFeatures
+from pybeam.processors.base import Processor
 from pybeam.request import Request
 from pybeam.server import schemas
-from pybeam.server.auth import Keys, caller_of, charge, charge_given, client_of
+from pybeam.server.auth import Keys, caller_of, charge, client_of
+from pybeam.server.charges import charge_requests, charged, log_fields, num_generated
 from pybeam.server.detector import Detector
 from pybeam.server.errors import APIError, from_service
 from pybeam.server.files import Files
-from pybeam.server.grammars import Grammars
+from pybeam.server.grammars import Asked, Grammars
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.model_manager import ModelManager
@@ -34,7 +34,7 @@ from pybeam.server.phrases import phrases_of
 from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
-from pybeam.serving import Certain, DeadlineExceeded, ServedResult, ServedStream, Service
+from pybeam.serving import DeadlineExceeded, ServedResult, ServedStream, Service
 from pybeam.serving.bell import awaited
 from pybeam.serving.options import Options
 from pybeam.serving.sound_process import SoundProcesses
@@ -44,6 +44,8 @@ from pybeam.speech import SoundFile
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
+# that the service is given for a request
+LEAST_SECONDS = 1e-3
 T = TypeVar("T")
 
 
@@ -122,16 +124,36 @@ class Calls:
             if value is not None and value > most:
                 raise APIError(400, f"`{name}` must be at most {most}, but is {value}", name)
 
-    async def overrides(self, model: ServedModel, body: schemas.Search) -> dict[str, Any]:
+    async def overrides(
+        self, http: HTTPRequest, model: ServedModel, body: schemas.Search
+    ) -> dict[str, Any]:
         """Return the arguments of a `pybeam.Request` that a body asks of a model.
 
         Raises:
             APIError: one is larger than the server allows, a processor does not exist, or a grammar is wrong.
         """
         self.check_width(width=body.width, n_best=body.n_best)
-        constraints = await self.grammars.constraints(model, body.grammar)
+        constraints = await self.constraints(http, model, body, body.grammar)
         constraints += await phrases_of(model, body.must_contain)
         return body.overrides(model.decoder.algorithm, constraints)
+
+    async def constraints(
+        self, http: HTTPRequest, model: ServedModel, body: schemas.Serving, wish: Asked | None
+    ) -> list[Processor]:
+        """Return the processor for the grammar that a body asks for, in a list; none if it asks for none.
+
+        The time that it takes is part of the request's time.
+
+        Raises:
+            APIError: the grammar is wrong, or the time is over.
+        """
+        if wish is None:
+            return []
+        seconds, began = self._serving(http, model, body)["timeout"], time.monotonic()
+        try:
+            return await self.grammars.constraints(model, wish, seconds)
+        finally:
+            http.state.spent = time.monotonic() - began
 
     async def decode(
         self,
@@ -148,7 +170,7 @@ class Calls:
         options = self._serving(http, model, body)
         http.state.log_fields = {"model": model.name, "sources": len(requests)}
         [results] = await self.all_of(http, [self._decoded(http, model, requests, options)])
-        http.state.log_fields = _log_fields(model, results)
+        http.state.log_fields = log_fields(model, results)
         return results
 
     async def _decoded(
@@ -167,9 +189,9 @@ class Calls:
             for one in waiting:
                 one.cancel()
             raise
-        _charge_given(http, model, requests)
+        charge_requests(http, model, requests)
         results = await together([awaited(one) for one in waiting])
-        charge(http, "tokens", sum(_num_generated(one) for one in results))
+        charge(http, "tokens", sum(num_generated(one) for one in results))
         return results
 
     async def all_of(self, http: HTTPRequest, work: Sequence[Awaitable[T]]) -> list[T]:
@@ -208,8 +230,8 @@ class Calls:
             for one in begun:
                 await one.aclose()
             raise from_service(error) from error
-        _charge_given(http, model, requests)
-        return [_charged(http, model, coming) for coming in begun]
+        charge_requests(http, model, requests)
+        return [charged(http, model, coming) for coming in begun]
 
     async def stream(
         self,
@@ -319,69 +341,16 @@ class Calls:
                 "--max-priority, or that of the key, allows more",
                 "priority",
             )
+        seconds = most if body.timeout is None else body.timeout
         return {
             # by then another model may have its name
             "model": model.decoder,
-            "timeout": most if body.timeout is None else body.timeout,
+            # a grammar has taken its part of it
+            "timeout": max(seconds - getattr(http.state, "spent", 0.0), LEAST_SECONDS),
             "priority": min(body.priority, highest),
             "client": client_of(http),
             "on_deadline": body.on_deadline or self.settings.on_deadline,
         }
-
-
-def _charge_given(http: HTTPConnection, model: ServedModel, requests: Sequence[Request]) -> None:
-    sources = [one.source for one in requests if isinstance(one.source, Tensor)]
-    seconds = sum(map(len, sources)) * model.frame_seconds if model.takes_sound else 0.0
-    charge_given(http, sum(map(_num_given, requests)), seconds)
-
-
-async def _charged(
-    http: HTTPRequest, model: ServedModel, coming: ServedStream
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of a request; a client that goes before the end has had what was certain."""
-    num_charged = 0
-    async with coming:
-        async for event in coming:
-            num = num_charged
-            if isinstance(event, ServedResult):
-                http.state.log_fields = _log_fields(model, [event])
-                num = _num_generated(event)
-            elif isinstance(event, Certain):
-                num = len(event.tokens)
-            charge(http, "tokens", num - num_charged)
-            num_charged = num
-            yield event
-
-
-def _log_fields(model: ServedModel, served: Sequence[ServedResult]) -> dict[str, Any]:
-    """Return what the log says of results, side by side: of times and steps the most; no text."""
-    times = [one.times for one in served]
-    steps = sum(one.steps for one in times)
-    expansions = sum(one.expansions for one in times)
-    has_late = any(one.reason == "deadline" for one in served)
-    return {
-        "model": model.name,
-        "sources": len(served),
-        "queued": round(max(one.queued for one in times), 6),
-        "encoding": round(max(one.encoding for one in times), 6),
-        "decoding": round(max(one.decoding for one in times), 6),
-        "steps": max(one.steps for one in times),
-        "rows": round(expansions / steps, 3) if steps else 0.0,
-        "expansions": expansions,
-        "reason": "deadline" if has_late else "finished",
-    }
-
-
-def _num_given(request: Request) -> int:
-    """Return the tokens of a request, as which frames of features count."""
-    # windows of a recording, whose seconds count
-    is_window = isinstance(request.source, SharedFeatures)
-    return (0 if is_window else len(request.source)) + len(request.target or ())
-
-
-def _num_generated(served: ServedResult) -> int:
-    """Return the tokens of an answer, with those that end its hypotheses."""
-    return sum(len(one.tokens) + one.ended for one in served.result.hypotheses)
 
 
 async def _at_once(function: Any, *arguments: Any) -> Any:

@@ -26,8 +26,10 @@ CPU_SECONDS, MEMORY = 4, 2 << 30
 # until it must have ended, beside other work of the machine
 WALL_SECONDS = 60.0
 MOST_READERS = 2
-# what is escaped, or a slash that is not
-SLASH = re.compile(r"(\\.)|/", re.DOTALL)
+# the end of a line, escaped or not; what else is escaped, or a slash that is not
+PART = re.compile(r"(\\?\n)|(\\.)|/", re.DOTALL)
+# a control character that JSON writes as it is, and llguidance reads no text with
+DELETE = "\x7f"
 READER = f"""
 import sys
 try:
@@ -67,10 +69,10 @@ def asked(field: str, kind: str, value: Any) -> Asked:
         return Asked(field, value)
     if kind == "regex":
         # a slash would end it, and so would the end of a line
-        pattern = SLASH.sub(lambda found: found[1] or r"\/", value).replace("\n", r"\n")
+        pattern = PART.sub(lambda found: r"\n" if found[1] else found[2] or r"\/", value)
         return Asked(field, f"start: /{pattern}/")
     if kind == "choice":
-        texts = (json.dumps(one, ensure_ascii=False) for one in value)
+        texts = (json.dumps(one, ensure_ascii=False).replace(DELETE, r"\u007f") for one in value)
         return Asked(field, f"start: {' | '.join(texts)}")
     try:
         return Asked(field, schema_grammar({"type": "object"} if kind == "json_object" else value))
@@ -112,14 +114,15 @@ class Grammars:
     def __init__(self) -> None:
         self._readers = asyncio.Semaphore(MOST_READERS)
 
-    async def constraints(self, model: ServedModel, wish: Asked | None) -> list[Processor]:
-        """Return the processor for what is asked, in a list; none if nothing is.
+    async def constraints(
+        self, model: ServedModel, wish: Asked, seconds: float | None = None
+    ) -> list[Processor]:
+        """Return the processor for what is asked, in a list.
 
         Raises:
-            APIError: the server has none to change, or the grammar is too large, wrong or too complex.
+            APIError: the server has none to change, or the grammar is too large, wrong or too complex, or is
+                not read within so many seconds.
         """
-        if wish is None:
-            return []
         chain = model.decoder.algorithm.processors
         own = next((one for one in chain if isinstance(one, GrammarConstraint)), None)
         field = wish.field
@@ -134,11 +137,15 @@ class Grammars:
             problem = f"must have at most {LARGEST} characters, but has {len(wish.text)}"
             raise APIError(400, f"`{field}` {problem}", field)
         try:
-            vocabulary = await asyncio.to_thread(Vocabulary.of, own.tokenizer)
-            if not Grammar.is_kept(wish.text, vocabulary):
-                async with self._readers:
-                    await _read(wish.text)
-            return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]
+            async with asyncio.timeout(seconds):
+                vocabulary = await asyncio.to_thread(Vocabulary.of, own.tokenizer)
+                if not Grammar.is_kept(wish.text, vocabulary):
+                    async with self._readers:
+                        await _read(wish.text)
+                return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]
+        except TimeoutError as error:
+            problem = f"`{field}` was not read within {seconds:g} seconds; send it again later"
+            raise APIError(504, problem, "timeout") from error
         except GrammarError as error:
             # the first line has no part of the grammar
             [problem, *_] = str(error).splitlines()

@@ -9,10 +9,13 @@ import re
 import pytest
 
 import pybeam
+from pybeam.automata.grammars import Grammar
+from pybeam.automata.vocabulary import Vocabulary
 from pybeam.processors.grammars import GrammarConstraint
 from pybeam.server import grammars
 from pybeam.server.grammars import asked, with_grammars
 from pybeam.server.models import ServedModel
+from pybeam.serving import Service
 from pybeam.text.tokenizer import Tokenizers
 from support import server_app
 from support.text_folders import save_chat
@@ -27,6 +30,7 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
+BODY = {"prompt": "ac", "guided_choice": ["bb"]}
 # letters of the tiny model that stand for JSON's own characters
 SIGNS = dict(zip("qwxyzAB", '{}[]":,', strict=True))
 
@@ -154,6 +158,59 @@ def test_columns_stay_alone():
 
 def test_a_pattern_may_have_slashes_and_ends_of_lines():
     assert asked("regex", "regex", "a/b\\/c\n\\\\/").text == "start: /a\\/b\\/c\\n\\\\\\//"
+
+
+# what ends lines, strings and patterns in llguidance's dialect, escaped or not
+STRANGE = ["\n", "\\\n", "\\\\\n", "/", "\\/", "\x7f", "\\\x7f", "\r", "\\\\", '"', "\0"]
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes of ASCII, and EOS."""
+
+    def vocab(self):
+        return [*(bytes([i]) for i in range(128)), None]
+
+
+@pytest.mark.parametrize("kind", ["regex", "choice"])
+def test_strange_characters_are_what_they_are(kind):
+    """As `re` reads a pattern, and as they stand in a choice."""
+    vocabulary = Vocabulary.of(Bytes())
+    for text in (f"a{one}b" for one in STRANGE):
+        wish = asked("x", kind, text if kind == "regex" else [text])
+        grammar = Grammar.of(wish.text, vocabulary)
+        is_valid = re.compile(text).fullmatch if kind == "regex" else text.__eq__
+        for output in (f"a{one}b" for one in [*STRANGE, "n", "\\n"]):
+            state = grammar.start()
+            for byte in output.encode():
+                state = grammar.step(state, byte)
+            ends = state.matcher is not None and bool(grammar.masks([state]).may_end[0])
+            assert ends == bool(is_valid(output)), (text, output)
+
+
+def test_reading_a_grammar_takes_of_the_requests_time(model, monkeypatch):
+    """A reader that never ends holds up nobody for longer than they wait for an answer."""
+
+    async def read(text):
+        await asyncio.sleep(60 if "bb" in text else 0.2)
+
+    monkeypatch.setattr(grammars, "_read", read)
+    left = []
+
+    async def ask(http):
+        slow = [http.post("/v1/completions", json=BODY | {"timeout": 0.2}) for _ in range(3)]
+        own = http.post("/v1/completions", json={**BODY, "guided_choice": ["dab"]})
+        return await asyncio.gather(*slow, own)
+
+    submit = Service.submit
+    monkeypatch.setattr(
+        Service, "submit", lambda *a, **o: left.append(o["timeout"]) or submit(*a, **o)
+    )
+    *slow, own = server_app.run(ask, model=model)
+    for answer in slow:
+        error = answer.json()["error"]
+        assert answer.status_code == 504 and "not read within 0.2 seconds" in error["message"]
+    assert own.json()["choices"][0]["text"] == "dab"
+    assert [seconds < 60 - 0.1 for seconds in left] == [True]
 
 
 # it takes a second of a CPU

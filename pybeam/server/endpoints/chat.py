@@ -35,7 +35,7 @@ async def chat_completions(http: HTTPRequest, body: ChatBody, calls: TheCalls) -
     """
     model = calls.pick(http, body.model, takes_sound=False)
     prompt = await _prompt(calls, http, model, body)
-    constraints = await calls.grammars.constraints(model, body.grammar)
+    constraints = await calls.constraints(http, model, body, body.grammar)
     outputs = Continuations(calls, http, model, body, [prompt], constraints)
     chat = _Chat(calls, http, model, body, prompt)
     if body.stream:

@@ -30,7 +30,7 @@ async def completions(http: HTTPRequest, body: CompletionsBody, calls: TheCalls)
     """
     model = calls.pick(http, body.model, takes_sound=False)
     prompts = await _prompts(calls, model, body)
-    constraints = await calls.grammars.constraints(model, body.grammar)
+    constraints = await calls.constraints(http, model, body, body.grammar)
     outputs = Continuations(calls, http, model, body, prompts, constraints)
     frame = frame_of(model, "cmpl", "text_completion")
     write = _Writer(frame, outputs, model, body)

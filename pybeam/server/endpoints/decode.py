@@ -52,7 +52,7 @@ async def decode(http: HTTPRequest, body: DecodeBody, calls: TheCalls) -> Decode
         prefix or None,
         body.id,
         target=None if target is None else _target_ids(calls, model, target, languages, "target"),
-        **await calls.overrides(model, body),
+        **await calls.overrides(http, model, body),
     )
     if body.stream:
         write = _Writer(model)

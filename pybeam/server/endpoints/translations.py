@@ -36,7 +36,7 @@ async def translations(
     texts = [body.text] if isinstance(body.text, str) else body.text
     calls.check_number(texts, "text")
     model = calls.pick(http, body.model, body.source_lang, body.target_lang, takes_sound=False)
-    overrides = await calls.overrides(model, body)
+    overrides = await calls.overrides(http, model, body)
     requests = []
     for text in texts:
         tokens = await calls.encode(model, text, (body.source_lang, body.target_lang), "text")
