@@ -12,9 +12,11 @@ import pickle
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -28,6 +30,9 @@ from pybeam.engine.schedule import LoadLevel, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
+
+# threads that read requests, and for how long an engine without others waits before it asks for more
+READERS, READING_SECONDS = 2, 0.02
 
 
 class Beginning(NamedTuple):
@@ -65,12 +70,13 @@ class Answer(NamedTuple):
 
     Attributes:
         leaving: the requests that must leave, and why.
-        arrived: those that it is to decode: index, the packed request, and what is to be heard of it.
+        arrived: those that it is to decode: index, the packed request, what is to be heard of it, and
+            whether it may take long to be read.
         is_last: whether none will come, now that it waits.
     """
 
     leaving: Mapping[int, Exception]
-    arrived: list[tuple[int, bytes, Watch]]
+    arrived: list[tuple[int, bytes, Watch, bool]]
     is_last: bool = False
 
 
@@ -159,6 +165,7 @@ class SentArrivals(Arrivals):
     """
 
     keeps_order = True
+    has_news: np.ndarray
 
     def __init__(
         self,
@@ -173,6 +180,9 @@ class SentArrivals(Arrivals):
         self.has_news, self.must_leave = flags
         self.stats = Stats()
         self._arrived: deque[tuple[int, Request]] = deque()
+        # a grammar may take seconds, in which the steps of others go on
+        self._reader = ThreadPoolExecutor(READERS, "pybeam requests")
+        self._reading: dict[Future[Request], int] = {}
         self._watches: dict[int, Watch] = {}
         self._inside: set[int] = set()  # the stream
         self._leaving: dict[int, Exception] = {}
@@ -182,11 +192,15 @@ class SentArrivals(Arrivals):
         self._has_asked = self._is_over = False
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
+        self._take_read()
         if self._items or (may_wait and not self._arrived):
             self._hear()
         while may_wait and not (self._arrived or self._is_over):
-            self._tell(wanted=self._room(LoadLevel()), waits=True)
+            self._tell(wanted=self._room(LoadLevel()), waits=not self._reading)
             self._hear()
+            if self._reading and not self._arrived:
+                wait(self._reading, READING_SECONDS, FIRST_COMPLETED)
+            self._take_read()
         if self._items:
             # what has left must not wait until the next ones are encoded
             self._tell()
@@ -237,7 +251,7 @@ class SentArrivals(Arrivals):
         if not (schedule.refills(load) and schedule.may_have_room(load)):
             return 0
         places = max(schedule.n - load.sources, min(ENCODE_AHEAD, schedule.n // 4))
-        num_waiting = len(self._arrived) + len(self._inside) - load.sources
+        num_waiting = len(self._arrived) + len(self._reading) + len(self._inside) - load.sources
         return max(0, places - num_waiting)
 
     def _tell(self, **facts: Any) -> None:
@@ -252,15 +266,35 @@ class SentArrivals(Arrivals):
         answer: Answer = receive(self._connection)
         self._has_asked, self._is_over = False, answer.is_last
         self._leaving.update(answer.leaving)
-        for index, request, watch in answer.arrived:
-            try:
-                read = RequestUnpickler(io.BytesIO(request), self._known).load()
-            # whatever a class of the caller does
-            except Exception as error:
-                self._items.append(Result(index, None, [], "error", error=portable(error)))
-                continue
-            self._arrived.append((index, read))
+        for index, request, watch, is_long in answer.arrived:
             self._watches[index] = watch
+            if is_long:
+                reading = self._reader.submit(self._read, request)
+                self._reading[reading] = index
+                reading.add_done_callback(self._note_read)
+            else:
+                self._take(index, partial(self._read, request))
+
+    def _read(self, request: bytes) -> Request:
+        read: Request = RequestUnpickler(io.BytesIO(request), self._known).load()
+        return read
+
+    def _note_read(self, _: Future[Request]) -> None:
+        """End a call of many steps, so that the stream asks for what has been read."""
+        self.has_news[0] = True
+
+    def _take_read(self) -> None:
+        """Take the requests that have been read meanwhile."""
+        for reading in [one for one in self._reading if one.done()]:
+            self._take(self._reading.pop(reading), reading.result)
+
+    def _take(self, index: int, read: Callable[[], Request]) -> None:
+        try:
+            self._arrived.append((index, read()))
+        # whatever a class of the caller does
+        except Exception as error:
+            del self._watches[index]
+            self._items.append(Result(index, None, [], "error", error=portable(error)))
 
 
 def portable(error: Exception) -> Exception:

@@ -176,7 +176,7 @@ class _Questions:
                 refused.append(Result(index, request.id, [], "error", error=problem))
                 continue
             self._new_ids[index] = request.id
-            arrived.append((index, content, self._arrivals.watch(index)))
+            arrived.append((index, content, self._arrivals.watch(index), bool(plain.processors)))
         self.answer = Answer(leaving, arrived, is_last)
         return refused
 

@@ -279,7 +279,7 @@ def test_an_engine_forgets_requests_that_fail_early():
         arrivals = SentArrivals(theirs, pybeam.Fifo(1), [], ([False], [False]))
         arrivals._tell(waits=True)
         request = packed(pybeam.Request([1]))
-        send(ours, Answer({0: DeadlineExceeded("late")}, [(0, request, Watch.NOTHING)]))
+        send(ours, Answer({0: DeadlineExceeded("late")}, [(0, request, Watch.NOTHING, False)]))
         assert arrivals.next(may_wait=True)[0] == 0
         arrivals.put(pybeam.Result(0, None, [], "error", error=ValueError("bad")))
         assert not arrivals._watches and not arrivals._leaving
