@@ -45,6 +45,7 @@ class Processor(ABC):
             be 0, because nobody reads them.
         takes_slots: whether `__call__` takes the parameters of every slot, [S, ...], and not of every row.
             Large ones that few requests have are then not copied for each row.
+        works_ahead: whether `begin` has something to do in a step of a beam.
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
             nothing read back, and no numbers of its own that change from step to step. A graph would
             hold those of the captured step. A subclass of your own must say that it may.
@@ -66,6 +67,7 @@ class Processor(ABC):
     can_capture: bool = False
     prefix_reach: int = 0
     takes_slots: ClassVar[bool] = False
+    works_ahead: ClassVar[bool] = False
     allows_cuts: ClassVar[bool] = True
     separates_groups: ClassVar[bool] = False
     gives_columns: ClassVar[bool] = False
@@ -151,6 +153,9 @@ class Processor(ABC):
             chosen: for each step, the tokens with which rows of the group that has just ended went on.
         """
         return self
+
+    def begin(self, rows: Rows, data: tuple[Tensor, ...]) -> None:
+        """Begin, before the model does, what `__call__` needs for these `rows` and `data`, if `works_ahead`."""
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:

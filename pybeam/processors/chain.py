@@ -68,6 +68,9 @@ class ProcessorChain:
         self.log_probs: Tensor | None = None
         # functions of others may read any row
         known = [p for p in processors if isinstance(p, Processor)]
+        self._ahead = [
+            kept for kept in self._processors if getattr(kept.processor, "works_ahead", 0)
+        ]
         reach = max((p.prefix_reach for p in known), default=0)
         self.prefix_reach = reach if len(known) == len(processors) else None
         selecting = (one for one in self._processors if getattr(one.processor, "selects", False))
@@ -190,6 +193,11 @@ class ProcessorChain:
         assert _gives_columns(last.processor)
         are_logits = all(kept.stage == "logits" for kept in others)
         return last.processor.in_steps(last.arrays, eos_id, are_logits=are_logits)
+
+    def begin(self, rows: Rows) -> None:
+        """Begin what a call for these rows needs, before the model does."""
+        for kept in self._ahead if self._busy else ():
+            kept.processor.begin(rows, kept.data(rows))  # type: ignore[union-attr]
 
     def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
         """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten.

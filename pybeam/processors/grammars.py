@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -14,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
-from pybeam.automata.grammars import NOWHERE, Grammar, GrammarError, State
+from pybeam.automata.grammars import NOWHERE, Grammar, GrammarError, Masks, State
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.backends.arrays import NULL_SLOT
 from pybeam.backends.transfer import to_device
@@ -52,6 +55,7 @@ class GrammarConstraint(Processor):
     per_request: ClassVar = ("text",)
     begins_behind_prefix: ClassVar = True
     allows_cuts: ClassVar = False
+    works_ahead: ClassVar = True
     can_capture = False
 
     def __post_init__(self) -> None:
@@ -79,11 +83,26 @@ class GrammarConstraint(Processor):
     def _trackers(self) -> WeakKeyDictionary[TokenTree, Tracker]:
         return WeakKeyDictionary()
 
+    def begin(self, rows: Rows, data: tuple[Tensor, ...]) -> None:
+        """Let other threads make masks while the model computes, if they do not take its processors."""
+        (number,) = data
+        if works_beside(number.device):
+            self._tracker(rows).begin(rows, number)
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (number,) = data
-        tracker = self._trackers.setdefault(rows.tree, Tracker())
-        found = tracker.masks(rows, number, logits.shape[1])
+        found = self._tracker(rows).masks(rows, number, logits.shape[1])
         return logits if found is None else limited(logits, found)
+
+    def _tracker(self, rows: Rows) -> Tracker:
+        return self._trackers.setdefault(rows.tree, Tracker())
+
+
+def works_beside(device: torch.device) -> bool:
+    """Whether there are processors for the threads that make masks beside those of the model."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    num_cpus = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return device.type != "cpu" or num_cpus >= 2 * torch.get_num_threads()
 
 
 class Kept(NamedTuple):
@@ -93,11 +112,57 @@ class Kept(NamedTuple):
     states: dict[int, State]  # by node
 
 
+class Begun(NamedTuple):
+    """What is known of a step's rows before their logits are."""
+
+    node: Tensor  # [R], that of `Rows`
+    is_last: np.ndarray  # [R], whether a row has room for one token
+    # by grammar, its rows and what may follow them
+    masks: dict[int, tuple[list[int], Callable[[], Masks]]]
+
+    def end(self) -> None:
+        """Wait until nobody uses the states any more."""
+        for _, masks in self.masks.values():
+            with suppress(GrammarError):
+                masks()
+
+
 class Tracker:
     """The states of the rows of one decode. Each follows from the state of the row that it goes on from."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Kept] = {}  # by slot
+        self._begun: Begun | None = None
+
+    def begin(self, rows: Rows, number: Tensor) -> None:
+        """Let other threads compute what `masks` will return for these rows."""
+        self._take()
+        self._begun = self._found(rows, number, masks_beside)
+
+    def _take(self, node: Tensor | None = None) -> Begun | None:
+        """Return what was begun for rows at these nodes; whatever was begun for others is over."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun.node is node:
+            return begun
+        begun.end()
+        return None
+
+    def _found(
+        self,
+        rows: Rows,
+        number: Tensor,
+        compute: Callable[[Grammar, list[State]], Callable[[], Masks]],
+    ) -> Begun:
+        is_free = (rows.num_generated < 0) | (rows.row_slot == NULL_SLOT)
+        numbers = torch.where(is_free, NO_GRAMMAR, number).tolist()
+        masks: dict[int, tuple[list[int], Callable[[], Masks]]] = {}
+        if not any(numbers):
+            return Begun(rows.node, np.zeros(0), masks)
+        states, is_last = self._advance(rows, numbers), rows.is_last.cpu().numpy()
+        for one in set(numbers) - {NO_GRAMMAR}:
+            place = [row for row, own in enumerate(numbers) if own == one]
+            masks[one] = place, compute(_GRAMMARS[one], [states[row] for row in place])
+        return Begun(rows.node, is_last, masks)
 
     def masks(self, rows: Rows, number: Tensor, vocab_size: int) -> np.ndarray | None:
         """Return a bit for every token of each row, [R, W] uint8; None: everything is allowed.
@@ -110,22 +175,20 @@ class Tracker:
         Raises:
             ValueError: a grammar becomes too complex to be followed.
         """
-        is_free = (rows.num_generated < 0) | (rows.row_slot == NULL_SLOT)
-        numbers = torch.where(is_free, NO_GRAMMAR, number).tolist()
-        if not any(numbers):
+        begun = self._take(rows.node)
+        if begun is None:
+            begun = self._found(rows, number, masks_now)
+        if not begun.masks:
             return None
-        states = self._advance(rows, numbers)
-        masks = np.full((len(numbers), -(-vocab_size // 8)), 255, dtype=np.uint8)
-        is_last = rows.is_last.cpu().numpy()
-        for one in set(numbers) - {NO_GRAMMAR}:
-            place = [row for row, own in enumerate(numbers) if own == one]
-            allowed, may_end = _GRAMMARS[one].masks([states[row] for row in place])
+        masks = np.full((len(number), -(-vocab_size // 8)), 255, dtype=np.uint8)
+        for place, found in begun.masks.values():
+            allowed, may_end = found()
             # the model may have more tokens than the tokenizer, or fewer
             num = min(allowed.shape[1], masks.shape[1])
             own = np.zeros((len(place), masks.shape[1]), dtype=np.uint8)
             own[:, :num] = allowed[:, :num]
             # where one token alone is left, it must end the output
-            own[is_last[place]] = 0
+            own[begun.is_last[place]] = 0
             for eos_id in rows.eos_ids:
                 byte, bit = divmod(eos_id, 8)
                 own[:, byte] = own[:, byte] & ~np.uint8(1 << bit) | may_end.astype(np.uint8) << bit
@@ -167,6 +230,21 @@ class Tracker:
         # those of slots that are empty are of nobody
         self._kept = {slot: self._kept[slot] for slot in waiting if num_nodes[slot]} | moved
         return states
+
+
+def masks_now(grammar: Grammar, states: list[State]) -> Callable[[], Masks]:
+    found = grammar.masks(states)
+    return lambda: found
+
+
+def masks_beside(grammar: Grammar, states: list[State]) -> Callable[[], Masks]:
+    return _waiter(os.getpid()).submit(grammar.masks, states).result
+
+
+@lru_cache(4)
+def _waiter(process: int) -> ThreadPoolExecutor:
+    """Return a thread that waits for masks. A copy of a process has none of the threads."""
+    return ThreadPoolExecutor(1, "pybeam grammars")
 
 
 def limited(logits: Tensor, masks: np.ndarray) -> Tensor:

@@ -105,6 +105,8 @@ class BeamState(LiveArrays):
         assert plan.num_rows is not None, "the schedule has not chosen who moves"
         read = RowArrays(*program.read(plan.slot, plan.num_rows))
         rows = self.rows(plan.slot, read, plan.longest)
+        if self.drafts is None:
+            self.processors.begin(rows)
         return self.step(self, program, rows, plan.is_forced)
 
     def plan(self, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:

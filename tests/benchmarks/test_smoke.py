@@ -14,7 +14,7 @@ from support.paths import ROOT
 OTHERS = {
     *("catalogue", "corpus_runs", "gpu.ctranslate2_process", "memory", "offline", "peer_server"),
     *("worker", "wrapped", "tools.data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
-    *("tools.first_output", "tools.loading", "tools.ssru"),
+    *("tools.first_output", "tools.loading", "tools.ssru", "tools.constrained_steps"),
 }
 
 

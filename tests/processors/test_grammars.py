@@ -49,6 +49,13 @@ WORDS = '{" ": ", " "} [ , true ": " é 日本 12 null ]}'.split(" ")
 JSON_TEXTS = Texts([None, None, *(bytes([byte]) for byte in range(256)), ", ", b"\xc3", *WORDS])
 
 
+@pytest.fixture(autouse=True, params=[True, pytest.param(False, marks=pytest.mark.slow)])
+def beside(request, monkeypatch):
+    """Whether masks are made while the model computes."""
+    monkeypatch.setattr(grammars, "works_beside", lambda device: request.param)
+    return request.param
+
+
 def brute_force(model, source, pattern, most, texts=TINY, prefix=()):
     """All outputs of at most `most` tokens, EOS included, whose text matches, best first."""
     found = []
