@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from pybeam.processors.bans import suppress_tokens as suppress_tokens
     from pybeam.processors.bans import suppress_tokens_at_start as suppress_tokens_at_start
     from pybeam.processors.base import Processor as Processor
-    from pybeam.processors.base import from_function as from_function
     from pybeam.processors.biases import sequence_bias as sequence_bias
     from pybeam.processors.constraints import constraint as constraint
     from pybeam.processors.counts import count_penalty as count_penalty
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from pybeam.processors.ends import first_token as first_token
     from pybeam.processors.ends import force_eos as force_eos
     from pybeam.processors.ends import min_length as min_length
+    from pybeam.processors.functions import from_function as from_function
     from pybeam.processors.grammars import grammar as grammar
     from pybeam.processors.grammars import json_schema as json_schema
     from pybeam.processors.language_models import language_model as language_model
@@ -79,11 +79,12 @@ if TYPE_CHECKING:
 _NAMES = {
     "allowed": "allowed_sequences allowed_tokens",
     "bans": "no_repeat_ngram no_unk suppress_sequences suppress_tokens suppress_tokens_at_start",
-    "base": "Processor from_function",
+    "base": "Processor",
     "biases": "sequence_bias",
     "constraints": "constraint",
     "counts": "count_penalty",
     "ends": "eos_growth first_token force_eos min_length",
+    "functions": "from_function",
     "grammars": "grammar json_schema",
     "language_models": "language_model",
     "languages": "lexicon regex",

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -178,21 +177,6 @@ class Processor(ABC):
         return self(logits, rows, data)
 
 
-@dataclass(frozen=True)
-class Function(Processor):
-    function: Callable[[Tensor, Rows], Tensor]
-    stage: Stage = "logits"
-    can_capture: bool = False
-
-    def __post_init__(self) -> None:
-        check_stage(self.stage)
-        if not callable(self.function):
-            raise TypeError(f"`function` must be a function, but is {self.function!r}")
-
-    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        return self.function(logits, rows)
-
-
 AnyProcessor = Processor | Callable[[Tensor, Rows], Tensor]
 
 
@@ -311,27 +295,6 @@ def ban(logits: Tensor, token: Tensor, is_banned: Tensor) -> Tensor:
     """Write -inf at tokens [R, n] where is_banned [R, n]. Tokens may occur twice."""
     limit = torch.where(is_banned, -INF, INF).to(logits.dtype)
     return logits.scatter_reduce_(1, token.long(), limit, "amin")
-
-
-def from_function(
-    function: Callable[[Tensor, Rows], Tensor],
-    *,
-    stage: Stage = "logits",
-    can_capture: bool = False,
-) -> Function:
-    """Make a processor from a function of your own, with a stage.
-
-    Args:
-        function: maps (logits [R, V] float32, rows) to logits [R, V]; it may overwrite its arguments.
-        stage: "log_probs" for log-probabilities in place of logits.
-        can_capture: whether a CUDA graph may hold the function. It must read nothing back from the device,
-            and no size in it may depend on data. False: steps are not captured.
-
-    Raises:
-        TypeError: `function` is no function.
-        ValueError: `stage` is no stage.
-    """
-    return Function(function, stage, can_capture)
 
 
 def lists_of_ids(name: str, values: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:

@@ -21,8 +21,9 @@ from pybeam.automata.ngrams import BEGIN, END, NO_WORD, UNKNOWN, NGrams
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.backends.torch_automata import FINAL, PoolArrays, automaton_step
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INT, Function, Processor, Stage, check_stage
+from pybeam.processors.base import INT, Processor, Stage, check_stage
 from pybeam.processors.constraints import Constraint
+from pybeam.processors.functions import Function
 from pybeam.text.tokenizer import Tokenizer
 
 Unit = Literal["token", "word"]
