@@ -6,8 +6,10 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from pybeam.automata.kenlm import is_kenlm, read_kenlm
 from pybeam.automata.ngrams import BEGIN, END, NO_WORD, UNKNOWN, NGrams
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.backends.torch_automata import FINAL, PoolArrays, automaton_step
+from pybeam.backends.transfer import to_device
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Processor, Stage, check_stage
 from pybeam.processors.constraints import Constraint
@@ -52,6 +55,9 @@ def language_model(
     With ``unit="word"`` the model is one of words, as texts are split at spaces. A token that ends a word
     adds the weight of the word, and EOS that of the last word and of the end. So hypotheses of one length
     may have scores of different numbers of words.
+
+    Per request: the model with its tokenizer and its weight, of the same unit and stage. A function is the
+    algorithm's.
 
     Args:
         model: the path of an n-gram model, in ARPA's text form (`.gz` too) or in KenLM's binary form; or
@@ -162,6 +168,7 @@ class WordLanguageModel(Processor):
     automaton: Automaton = field(repr=False)  # over words
     endings: Endings = field(repr=False)
     stage: Stage = "log_probs"
+    per_request: ClassVar = ("automaton", "endings")
     state: ClassVar = (INT, torch.int64)
     begins_behind_prefix: ClassVar = True
     can_capture = False
@@ -172,27 +179,46 @@ class WordLanguageModel(Processor):
     def shared(self) -> Automaton:
         return self.automaton
 
-    def constants(self) -> tuple[Tensor, ...]:
-        return self.endings.tensors
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(self.endings.number, dtype=INT),)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        """`data` are a pool, the start [R] of every row, the endings, and the two states [S, N]."""
-        token, first, edge, state, root, *constants, of_model, of_word = data
-        walk = _Walk(PoolArrays(token, first, edge, state), _Endings(*constants))
-        generated, vocab_size = rows.num_generated, logits.shape[1]
-        slot, node = rows.row_slot.long(), rows.node.long()
+        """`data` are a pool, the start and the number of endings [R] of every row, and the states [S, N]."""
+        *pool, root, number, of_model, of_word = data
+        generated, slot, node = rows.num_generated, rows.row_slot.long(), rows.node.long()
         parent = rows.tree.parent[slot, node].long().clamp(min=0)
         # words begin behind the prefix
         has_begun = generated > 0
         before = torch.where(has_begun, of_model[slot, parent], root)
         word = torch.where(has_begun, of_word[slot, parent], 0)
         token = torch.where(has_begun, rows.token, NO_TOKEN)
-        model, word = walk.go_on(before, word, token, generated > 1, has_begun)
-        of_model[slot, node], of_word[slot, node] = model, word
-        added, last = walk.added(model, word, generated > 0, vocab_size)
-        for eos_id in rows.eos_ids:
-            added[:, eos_id] = last
-        return torch.where(generated[:, None] < 0, logits, logits + added)
+        for endings, own in _groups(self.endings, number):
+            walk = _Walk(PoolArrays(*pool), endings.on(logits.device))
+            given = before[own], word[own], token[own]
+            model, hashed = walk.go_on(*given, generated[own] > 1, has_begun[own])
+            of_model[slot[own], node[own]], of_word[slot[own], node[own]] = model, hashed
+            added, last = walk.added(model, hashed, generated[own] > 0, logits.shape[1])
+            for eos_id in rows.eos_ids:
+                added[:, eos_id] = last
+            shaped = logits[own] + added
+            logits[own] = torch.where(generated[own][:, None] < 0, logits[own], shaped)
+        return logits
+
+
+def _groups(own: Endings, number: Tensor) -> list[tuple[Endings, Any]]:
+    """Return the endings that rows have, by their numbers [R], and the rows that have each.
+
+    Nothing is read back while nobody has others.
+    """
+    if len(_ENDINGS) == 1:
+        return [(own, slice(None))]
+    found = [(_ENDINGS.get(one), one) for one in sorted(set(number.tolist()))]
+    return [(endings, number == one) for endings, one in found if endings is not None]
+
+
+# those that somebody has, by their number
+_ENDINGS: WeakValueDictionary[int, Endings] = WeakValueDictionary()
+_NUMBERS = count(1)
 
 
 class Endings:
@@ -240,6 +266,28 @@ class Endings:
             np.array(unknown, dtype=np.int32),
         )
         self.tensors = tuple(torch.from_numpy(array) for array in arrays)
+        self._register()
+
+    def _register(self) -> None:
+        self.number = next(_NUMBERS)
+        self._on: dict[torch.device, _Endings] = {}
+        _ENDINGS[self.number] = self
+
+    def __getstate__(self) -> tuple[int, tuple[Tensor, ...]]:
+        return self.num_words, self.tensors
+
+    def __setstate__(self, state: tuple[int, tuple[Tensor, ...]]) -> None:
+        # another process has numbers of its own
+        self.num_words, self.tensors = state
+        self._register()
+
+    def on(self, device: torch.device) -> _Endings:
+        """Return the tensors on a device, where they stay."""
+        if device not in self._on:
+            self._on[device] = _Endings(
+                *(to_device(one, one.dtype, device) for one in self.tensors)
+            )
+        return self._on[device]
 
 
 def _split(text: bytes) -> tuple[bytes, list[bytes], bytes | None]:

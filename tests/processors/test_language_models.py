@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -133,6 +135,41 @@ def test_alone_as_in_the_batch(path, backend):
     together = decoded(model, algorithm, pybeam.Streaming(3), backend, requests)
     one_by_one = decoded(model, algorithm, pybeam.Batch(1), backend, requests)
     assert essence(together) == essence(one_by_one)
+
+
+@pytest.mark.parametrize("unit", ["word", "token"])
+def test_requests_bring_models_of_their_own(path, backend, unit):
+    """Other words, other weights and other texts of tokens; alone they are the same to the bit."""
+    model, read = random_model(5, len(TEXTS)), read_arpa(path)
+    texts = {"word": Texts(), "token": Names()}[unit]
+    odd = NGrams([*read.words[:-1], "other"], read.orders)
+    rules = [
+        language_model(one, texts, weight=weight, unit=unit)
+        for one, weight in ((read, 0.3), (odd, 0.3), (read, -2.0), (read, 0.3))
+    ]
+    requests = [
+        pybeam.Request([1] * (1 + i), source_id=i, prefix=[4] * (i % 2), processors=[rule])
+        for i, rule in enumerate(rules[1:])
+    ]
+    requests.append(pybeam.Request([1, 1], source_id=9))
+    algorithm = pybeam.fixed_beam(3, n_best=3, max_length=7, processors=rules[:1])
+    together = decoded(model, algorithm, pybeam.Streaming(3), backend, requests)
+    for request, rule, result in zip(requests, [*rules[1:], rules[0]], together, strict=True):
+        own = pybeam.fixed_beam(3, n_best=3, max_length=7, processors=[rule])
+        [alone] = decoded(
+            model, own, pybeam.Batch(1), backend, [dataclasses.replace(request, processors=None)]
+        )
+        assert result.hypotheses == alone.hypotheses
+
+
+def test_a_model_of_words_pickles(path):
+    """Another process has numbers of its own."""
+    rule = language_model(path, Texts(), unit="word")
+    again = pickle.loads(pickle.dumps(rule))
+    assert again.endings.number != rule.endings.number
+    pairs = zip(again.endings.tensors, rule.endings.tensors, strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    assert again.parameters()[0] == again.endings.number
 
 
 def test_a_function_is_weighed(backend):
