@@ -1,4 +1,4 @@
-"""What constraints add to a step of the example model: 64 sources, five places each.
+"""The time that constraints add to a step of the example model: 64 sources, five places each.
 
 python -m benchmarks.tools.constrained_steps            print milliseconds of a step, with nine repeats
 python -m benchmarks.tools.constrained_steps --threads 1

@@ -154,7 +154,7 @@ class Processor(ABC):
         return self
 
     def begin(self, rows: Rows, data: tuple[Tensor, ...]) -> None:
-        """Begin, before the model does, what `__call__` needs for these `rows` and `data`, if `works_ahead`."""
+        """Begin what `__call__` needs for `rows` and `data` before the model does, if `works_ahead`."""
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:

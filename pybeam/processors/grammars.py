@@ -113,7 +113,7 @@ class Kept(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What is known of a step's rows before their logits are."""
+    """The part of a step's work that needs no logits."""
 
     node: Tensor  # [R], that of `Rows`
     is_last: np.ndarray  # [R], whether a row has room for one token

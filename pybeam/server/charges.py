@@ -1,4 +1,4 @@
-"""What requests cost the key that they come with, and what the log says of them."""
+"""The costs of requests, which their keys pay, and the words of the log about them."""
 
 from __future__ import annotations
 
