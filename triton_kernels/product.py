@@ -5,9 +5,6 @@ few columns of the result over the whole depth, so that no program waits for ano
 their way before it looks at a row, and lie in registers as tensor cores want them, so that they pass through
 no shared memory. Each warp multiplies a part of the depth, and the parts are added.
 
-While it waits, it asks for the weights of a later product, so that the memory is never idle: the L2 has them
-when that product begins.
-
 The order of a row's sums depends on the shape of the matrix alone: a row's bits depend on no other row, nor
 on how many there are.
 """
@@ -18,9 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.target_info import cuda_capability_geq
 
-from pybeam.triton_kernels.dependent_launch import CAN_WAIT, await_kernels, one_variant
+from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.layers import activated
 from pybeam.triton_kernels.narrow import scales_of_groups, stored_tile, widened
 
@@ -83,26 +79,6 @@ def normalised(b_x, b_scale, b_shift, o_depth, depth, epsilon, HAS_SHIFT, PARTS:
     return b_wide.to(b_x.dtype)
 
 
-@triton.jit
-def ask_for(p_ahead, num_bytes, share):
-    """Have the L2 fetch this program's share of these bytes; both numbers are multiples of 16."""
-    if CAN_WAIT and cuda_capability_geq(9, 0):
-        begin = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * share
-        size = tl.minimum(share, num_bytes - begin)
-        if size > 0:
-            # one thread asks
-            tl.inline_asm_elementwise(
-                "{ .reg .pred is_first; .reg .u32 thread; mov.u32 thread, %tid.x;"
-                " setp.eq.u32 is_first, thread, 0; mov.u32 $0, 0;"
-                " @is_first cp.async.bulk.prefetch.L2.global [$1], $2; }",
-                "=r,l,r",
-                [p_ahead.to(tl.int64) + begin, size],
-                dtype=tl.int32,
-                is_pure=False,
-                pack=1,
-            )
-
-
 @one_variant(layout=["num_columns", "depth", "x_stride"])
 def product_kernel(
     p_y,
@@ -113,14 +89,11 @@ def product_kernel(
     p_residual,
     p_scale,
     p_shift,
-    p_ahead,
     num_rows,
     num_columns,
     depth,
     x_stride,
     epsilon,
-    ahead_bytes,
-    ahead_share,
     ACTIVATION: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -152,8 +125,6 @@ def product_kernel(
         b_shift = tile_of_lines(p_shift, 0, LINES, o_depth, depth, 0, 1)
     if p_bias is not None:
         b_bias = tl.load(p_bias + o_column, mask=m_column, other=0.0)
-    if p_ahead is not None:
-        ask_for(p_ahead, ahead_bytes, ahead_share)
     await_kernels(IS_FENCE=True)
     b_x = tile_of_lines(p_x, first_row, num_rows, o_depth, depth, x_stride, ROWS // LINES)
     o_y = o_row.to(tl.int64)[:, None] * num_columns + o_column[None, :]
@@ -198,8 +169,6 @@ MAX_NORMED_DEPTH = 1024
 # The launch that is saved takes 0.9 more. With 64 rows a first version of this kernel was faster at a depth
 # of 256 and slower at 1,024, and it was slower for a vocabulary. float32 was not timed.
 PROGRAMS = 132
-# bytes that a kernel asks for, in lines of the L2
-MOST_AHEAD, LINE = 16 << 20, 128
 
 
 # a matrix [out, in], or what `pybeam.backends.narrow.stored` gives of one in 8 or 4 bits
@@ -248,7 +217,6 @@ def product(
     residual: Tensor | None,
     norm: tuple[Tensor, Tensor | None, float] | None,
     *,
-    ahead: Tensor | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
     """Compute ``residual + act(norm(x) W^T + b)`` [n, out], in the memory of the residual if there is one.
@@ -262,7 +230,6 @@ def product(
         residual: [n, out].
         norm: weight, bias and epsilon of a layer norm, or without bias of a root-mean-square norm, as
             `pybeam.backends.torch_layers` computes them; None: rows are multiplied as they are.
-        ahead: contiguous weights that a later product reads; the L2 fetches the first `MOST_AHEAD` bytes.
         tile: how it is divided among programs; by default what is fast.
     """
     own, weight_scale = weight if isinstance(weight, tuple) else (weight, None)
@@ -275,7 +242,6 @@ def product(
         num_packs = triton.next_power_of_2(triton.cdiv(depth, PACK.value * eights))
         num_packs = max(num_packs, num_warps)
         grid = triton.cdiv(num_columns, columns), triton.cdiv(num_rows, rows)
-        num_bytes = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD) // LINE * LINE
         product_kernel[grid](
             y,
             x,
@@ -285,14 +251,11 @@ def product(
             residual,
             scale,
             shift,
-            ahead,
             num_rows,
             num_columns,
             depth,
             x.stride(0),
             epsilon,
-            num_bytes,
-            triton.cdiv(num_bytes // LINE, grid[0] * grid[1]) * LINE,
             ACTIVATION=int(activation),
             ROWS=rows,
             COLUMNS=columns,

@@ -77,7 +77,7 @@ def _launches() -> list:
             ),
             layers.rotary(x.view(4, 2, 32), launches.ints(4), table, table),
             layers.gated(x, 1),
-            product(x, x, x[0], 0, None, (x[0], x[0], 1e-5), ahead=table),
+            product(x, x, x[0], 0, None, (x[0], x[0], 1e-5)),
         )
     )
     commit = BeamRules((EOS,), int(Finishing.REFILL), False, 0, 0, True, True)

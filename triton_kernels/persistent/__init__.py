@@ -20,10 +20,11 @@ from torch import Tensor
 from pybeam.contracts import Cells
 from pybeam.triton_kernels.attention.variants import num_multiprocessors
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.persistent.ahead import LINE, MOST_AHEAD
 from pybeam.triton_kernels.persistent.attention import QUERIES
 from pybeam.triton_kernels.persistent.barrier import COUNTER_STRIDE
 from pybeam.triton_kernels.persistent.kernel import NUM_PHASES, decoder_layers_kernel
-from pybeam.triton_kernels.product import LINE, LINES, MOST_AHEAD, PACK
+from pybeam.triton_kernels.product import LINES, PACK
 
 IS_ON = os.environ.get("PYBEAM_PERSISTENT") == "1"
 DTYPES = (torch.bfloat16, torch.float16)

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from pybeam.triton_kernels.attention.lists import Lists, nodes_at
 from pybeam.triton_kernels.attention.new_nodes import Pools
+from pybeam.triton_kernels.persistent.ahead import ask_for
 from pybeam.triton_kernels.persistent.attention import QUERIES, Lines, tile_of
 from pybeam.triton_kernels.persistent.barrier import COUNTER_STRIDE, Before, arrive, leave
 from pybeam.triton_kernels.persistent.phases import (
@@ -18,7 +19,6 @@ from pybeam.triton_kernels.persistent.phases import (
     share_of,
 )
 from pybeam.triton_kernels.persistent.products import NUM_PARTS, Rows
-from pybeam.triton_kernels.product import ask_for
 
 # phases of a layer in their order
 QKV, OWN, OWN_OUT, QUERY, CROSS, CROSS_OUT, INNER, INNER_OUT, NUM_PHASES = (

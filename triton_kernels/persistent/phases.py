@@ -7,9 +7,10 @@ import triton.language as tl
 
 from pybeam.triton_kernels.attention.new_nodes import Pools
 from pybeam.triton_kernels.attention.scores import Rules
+from pybeam.triton_kernels.persistent.ahead import ask_for
 from pybeam.triton_kernels.persistent.attention import Lines, attend
 from pybeam.triton_kernels.persistent.products import NUM_PARTS, WEIGHT, Product, multiply
-from pybeam.triton_kernels.product import LINES, ask_for
+from pybeam.triton_kernels.product import LINES
 
 # among the addresses of a layer: its products, and the pools behind them
 NUM_PRODUCTS, OWN_POOL, CROSS_POOL, NUM_ADDRESSES = (tl.constexpr(i) for i in (6, 24, 25, 26))

@@ -5,7 +5,6 @@ On a GPU a step of few sources takes as long as its kernels are many, and as the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ class FewRowsLinear(PlainLinear):
         self.num_columns = linear.num_columns
         self._linear, self._products = linear, products
         self._matrix = getattr(linear, "narrow", linear.weight)
-        self.ahead: Tensor | None = None  # weights that a later layer reads
 
     def with_backend(self, backend: Backend) -> PlainLinear:
         return self._linear.with_backend(backend)
@@ -65,7 +63,7 @@ class FewRowsLinear(PlainLinear):
         return self._linear.without_bias(x)
 
     def _in_one(self, x: Tensor, *given: Any) -> Tensor:
-        return self._products.product(x, self._matrix, *given, ahead=self.ahead)
+        return self._products.product(x, self._matrix, *given)
 
 
 class UnreadNorm(Norm):
@@ -80,26 +78,8 @@ class UnreadNorm(Norm):
         return Unread(x, self.parts) if is_left else super().__call__(x)
 
 
-# The weights of a product are asked for while the product so many places before it is computed.
-DISTANCE = 2
-
-
-def look_ahead(layers: Sequence[Layer], output: Any) -> None:
-    """Tell each product which weights to ask for; the output layer is behind the layers."""
-    linears = [linear for layer in layers for linear in layer.linears] + [output]
-    for linear, later in zip(linears, linears[DISTANCE:], strict=False):
-        if isinstance(linear, FewRowsLinear) and isinstance(later, PlainLinear):
-            linear.ahead = later.weight
-
-
-def with_products(stack: Stack, products: Any, output: Any = None) -> Stack:
-    """Return a stack whose layers have these products. Those of weights in 8 or 4 bits have them before.
-
-    Args:
-        stack: an encoder or a decoder.
-        products: `Backend.few_rows`.
-        output: what multiplies the states of the stack; None: nothing does.
-    """
+def with_products(stack: Stack, products: Any) -> Stack:
+    """Return a stack whose layers have these products. Those of weights in 8 or 4 bits have them before."""
 
     def own(linear: Any) -> Any:
         if isinstance(linear, GatedLinear):
@@ -128,6 +108,4 @@ def with_products(stack: Stack, products: Any, output: Any = None) -> Stack:
             inner_out=own(layer.inner_out),
         )
 
-    layers = [with_own(layer) for layer in stack.layers]
-    look_ahead(layers, output)
-    return replace(stack, layers=layers)
+    return replace(stack, layers=[with_own(layer) for layer in stack.layers])

@@ -149,7 +149,7 @@ class StackRunner:
             from pybeam.models.transformer.one_launch import in_one_launch
 
             self._in_one = in_one_launch(backend, stack, output)
-            stack = with_products(stack, backend.few_rows, output)
+            stack = with_products(stack, backend.few_rows)
         self._backend, self._stack, self._output = backend, stack, output
         self.program = fused(backend, stack, output)
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
