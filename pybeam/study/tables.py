@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -221,10 +222,22 @@ class Comparison:
         self._check("cost", cost, self.digits)
         self._check("quality", quality, self.digits)
         try:
+            from matplotlib import rc_context
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError(f"a picture needs matplotlib, {INSTALL}") from error
-        figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+
+        class Picture(Figure):
+            """A figure that shows itself in a notebook, whoever draws there."""
+
+            def _repr_svg_(self) -> str:
+                file = io.StringIO()
+                # the same numbers make the same text, whose letters stay letters
+                with rc_context({"svg.hashsalt": "pybeam", "svg.fonttype": "none"}):
+                    self.savefig(file, format="svg", metadata={"Date": None})
+                return file.getvalue()
+
+        figure = Picture(figsize=(6.0, 4.0), layout="constrained")
         axes = figure.add_subplot(xlabel=cost, ylabel=quality)
         for name, row in self.rows.items():
             x, y = row[cost], row[quality]

@@ -298,6 +298,9 @@ def test_a_data_frame_and_a_picture(tmp_path):
     assert (frame["length low"] <= frame["length high"]).all()
     assert "beam" in comparison.save(tmp_path / "out.svg").read_text("utf-8")
     assert comparison.save(tmp_path / "out.csv").read_text("utf-8").startswith("search,log prob,")
+    picture = comparison.plot()._repr_svg_()
+    assert "drawn" in picture
+    assert picture == compared(samples=50).plot()._repr_svg_()
     with pytest.raises(ValueError, match="`cost` must be one of"):
         comparison.plot("seconds")
 
