@@ -1,0 +1,80 @@
+"""The record of the works that pybeam began with is that of its entries and of the files of results."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from support.paths import ROOT
+
+SPEC = importlib.util.spec_from_file_location("record", ROOT / "docs" / "record.py")
+record = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(record)
+
+WORKS = record.works()
+ITEMS = [item for work in WORKS for item in work["item"]]
+# tables, figures and theorems of each work, in their order
+CONTENTS = [
+    {"Figure": 2, "Table": 7, "Algorithm": 1},
+    {"Figure": 2, "Table": 3, "Theorem": 4},
+    {"Figure": 6, "Table": 7, "Proposition": 1},
+    {},
+]
+
+
+def test_the_page_is_that_of_the_files():
+    assert record.PAGE.read_text("utf-8") == record.page(), "python docs/record.py writes it"
+
+
+def test_verdicts_hold():
+    assert not [problem for item in ITEMS for problem in record.problems_of(item)]
+
+
+def numbers_of(what: str, kind: str) -> set[int]:
+    """The tables, or others of a kind, that an entry is about."""
+    found = re.match(rf"{kind}s? (\d)(?: (and|to) (\d))?", what)
+    if found is None:
+        return set()
+    first, last = int(found[1]), int(found[3] or found[1])
+    return {first, last} if found[2] == "and" else {*range(first, last + 1)}
+
+
+@pytest.mark.parametrize("work, contents", [*zip(WORKS, CONTENTS, strict=True)])
+def test_nothing_is_left_out(work, contents):
+    for kind, num in contents.items():
+        found = set().union(*(numbers_of(item["what"], kind) for item in work["item"]))
+        assert found == {*range(1, num + 1)}, kind
+
+
+def test_commands_exist():
+    for item in ITEMS:
+        for command in re.findall(r"`([^`]+)`", item.get("command", "")):
+            if match := re.fullmatch(
+                r"python -m benchmarks ([\w-]+)(?: --only ([\w-]+))?", command
+            ):
+                assert match[1] in BENCHMARKS
+                used = {ref.split(";")[1].strip() for ref in record.REFERENCE.findall(item["here"])}
+                assert match[2] is None or match[2] in used or not used, item
+            elif match := re.fullmatch(r"(?:pytest|python) (\S+\w)(?: -k (\w+))?.*", command):
+                path = ROOT / match[1].removeprefix("-m ")
+                assert path.exists() or match[1] == "-m", command
+                assert match[2] is None or match[2] in path.read_text("utf-8"), command
+
+
+def test_wrong_entries_are_found():
+    item = dict(what="Table 1", here="[[e2e-cpu; example-50; FIXED; BLEU; .2f]]", verdict="missing")
+    assert record.problems_of(item) == ["Table 1: it is measured, and called missing"]
+    item |= dict(verdict="maybe", check=["1 > 2"])
+    assert len(record.problems_of(item)) == 2
+    for reference in ("e2e-cpu; example-50; NONE; BLEU; f", "e2e-cpu; example-50; FIXED; NONE; f"):
+        with pytest.raises(ValueError, match="must lead to one number, but there are 0 rows"):
+            record.number(reference)
+    half, _ = record.number("e2e-cpu; example-50; FIXED / GREEDY; steps; f")
+    assert (
+        half
+        == record.number("e2e-cpu; example-50; FIXED; steps; f")[0]
+        / record.number("e2e-cpu; example-50; GREEDY; steps; f")[0]
+    )
