@@ -18,13 +18,13 @@ from __future__ import annotations
 from torch import Tensor
 
 import pybeam
-from benchmarks import limits
 from benchmarks.meter import GIGA
 from benchmarks.setup import Setup
 from benchmarks.step_time import StepTime
 from benchmarks.tasks import Task
 from benchmarks.translation import Decoding, flops_of
 from pybeam.cli.profile import random_sources
+from pybeam.inspect import limits
 from pybeam.models.base import Model
 
 CASE = "one-row-step"

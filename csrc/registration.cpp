@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "counters.h"
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/automata.h"
@@ -118,6 +119,7 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
     m.def("unwritten(bool in_tensor) -> int");
     m.def("isa() -> str");
+    m.def("count_kernels(bool is_on) -> str");
     m.def("set_isa(str name) -> ()");
     m.def("bfloat16_products() -> str");
     m.def("set_bfloat16_products(str name) -> ()");
@@ -157,6 +159,7 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
 STABLE_TORCH_LIBRARY_IMPL(pybeam, CompositeExplicitAutograd, m) {
     pybeam::implement<&pybeam::unwritten>(m, "unwritten");
     pybeam::implement<&pybeam::isa>(m, "isa");
+    pybeam::implement<&pybeam::count_kernels>(m, "count_kernels");
     pybeam::implement<&pybeam::choose_isa>(m, "set_isa");
     pybeam::implement<&pybeam::bfloat16_way>(m, "bfloat16_products");
     pybeam::implement<&pybeam::choose_bfloat16_way>(m, "set_bfloat16_products");

@@ -21,6 +21,7 @@ from itertools import product
 from benchmarks.gpu.roles import ROLES, START_US, role_of
 from benchmarks.journal import RESULTS, Journal, results_folder
 from pybeam.engine.live_sources import bucket
+from pybeam.inspect.work import BYTES, MACHINES, Machine, Work
 
 # shares of the published rates that are reached: torch's sum over 200 MB reads at 0.87, and cuBLAS
 # multiplies 4,096 rows at 0.75
@@ -57,37 +58,12 @@ PROGRAM_US, TILE_US = 0.6, 0.15
 TILE_ROWS, TILE_KEYS, MOST_TILES = 16, 32, 4
 # of all blocks of one kernel waiting for each other; an assumption: an atomic in L2, and polling it
 BARRIER_US = 1.1
-BYTES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
-# the products of float32 without tensor cores, as a share of those of bfloat16, on both machines
-FLOAT32_SHARE = 67 / 989
 # types of weights that the table is about
 DTYPES = ("bfloat16", "float8_e4m3fn")
 # parts of a decoder layer that wait for each other, and of the rest of a step: embedding, logits, selection,
 # commit, and rows of the next step
 PARTS_OF_LAYER, PARTS_OF_STEP = 8, 6
 KERNELS_OF_STEP = PARTS_OF_STEP + 2
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The rates that its maker publishes, without sparsity."""
-
-    bytes_per_us: float
-    flop_per_us: float
-    float8_flop_per_us: float
-    multiprocessors: int = 132
-
-    def multiplies(self, dtype: str) -> float:
-        """Operations a microsecond in this dtype."""
-        if dtype == "float8_e4m3fn":
-            return self.float8_flop_per_us
-        return self.flop_per_us * (FLOAT32_SHARE if dtype == "float32" else 1)
-
-
-MACHINES = {
-    "H100": Machine(3.35e6, 989e6, 1979e6),
-    "H200": Machine(4.8e6, 989e6, 1979e6),
-}
 
 
 @dataclass(frozen=True)
@@ -117,19 +93,6 @@ SHAPES = ((1, 5), (64, 5), (64, 50))
 SOURCE_TOKENS, OWN_TOKENS = 30, 16
 # those that another hypothesis of the beam does not share, as the example model has them half-way
 UNSHARED_TOKENS = 4
-
-
-@dataclass(frozen=True)
-class Work:
-    """The bytes and products of a kernel or of a step."""
-
-    num_bytes: float
-    flop: float
-
-    def us(self, machine: Machine, dtype: str, read: float = 1, multiply: float = 1) -> float:
-        """Microseconds at these shares of the published rates."""
-        rate = machine.multiplies(dtype) * multiply
-        return max(self.num_bytes / machine.bytes_per_us / read, self.flop / rate)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from benchmarks import limits
 from benchmarks.gpu import machine
 from benchmarks.gpu.expected import significant
 from benchmarks.gpu.summary import summary
@@ -23,6 +22,7 @@ from benchmarks.kernels import clock, kernel
 from benchmarks.kernels.kernel import OURS, Case, Kernel
 from benchmarks.kernels.plan import Plan, worth
 from benchmarks.meter import GIGA
+from pybeam.inspect import limits
 
 CLOCK = clock.Clock()
 

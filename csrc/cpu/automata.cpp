@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../counters.h"
 #include "log_sum.h"
 #include "numbers.h"
 #include "parallel.h"
@@ -228,6 +229,7 @@ void Columns::check() const {
 }
 
 void launch_automaton_walk(const AutomatonWalkParams& p) {
+    const Counted counted(Kernel::kProcessors, unknown_work);
     const bool is_tree = p.automata.is_tree();
     for (int64_t row = 0; row < p.num_rows; ++row) {
         const int64_t slot = p.row_slot[row], node = p.node[row];
@@ -268,6 +270,7 @@ int64_t most_edges(const Automata& automata, const int32_t* node, int64_t num_ro
 }
 
 void launch_automaton_columns(const AutomatonColumnsParams& p) {
+    const Counted counted(Kernel::kProcessors, unknown_work);
     Columns columns(p);
     const int64_t row_bytes = p.row_stride * (p.dtype == DType::kFloat32 ? 4 : 2);
     const bool reads_all = p.normalise == Normalise::kVocabulary;
@@ -340,6 +343,7 @@ void shape_row(const AutomatonLogitsParams& p, int64_t row, float* logits, int64
 }
 
 void launch_automaton_logits(const AutomatonLogitsParams& p) {
+    const Counted counted(Kernel::kProcessors, unknown_work);
     check_states(p);
     const int64_t work = p.num_rows * (p.vocab_size / 8);
     parallel_for(threads_for(work, p.num_rows, p.num_threads), p.num_rows, [&](int64_t row) {

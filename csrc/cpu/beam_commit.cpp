@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "../counters.h"
 #include "../params/beams.h"
 #include "beams.h"
 
@@ -303,6 +304,8 @@ void check_beam_commit(const BeamCommitParams& p) {
 }  // namespace
 
 void launch_beam_commit(const BeamCommitParams& p) {
+    const EndOfStep end;
+    const Counted counted(Kernel::kCommit, unknown_work);
     check_beam_commit(p);
     const int64_t num_sources = p.append.num_sources, capacity = p.append.capacity;
     std::vector<Ending> endings(num_sources * capacity);

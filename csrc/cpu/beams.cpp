@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "../counters.h"
 #include "../params/beams.h"
 
 namespace pybeam {
@@ -99,6 +100,8 @@ void pad(const BeamReadParams& p, int64_t num_rows, int64_t num_entries) {
 }  // namespace
 
 void launch_beam_read(const BeamReadParams& p) {
+    begin_step();
+    const Counted counted(Kernel::kRead, unknown_work);
     check_beam_read(p);
     const Beams& beams = p.beams;
     int32_t row = 0, place = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../counters.h"
 #include "beams.h"
 
 namespace pybeam {
@@ -273,6 +274,8 @@ void launch_draft_open(const DraftOpenParams& p) {
 }
 
 void launch_draft_commit(const DraftCommitParams& p) {
+    const EndOfStep end;
+    const Counted counted(Kernel::kCommit, unknown_work);
     std::vector<bool> is_seen(p.tree.num_slots);
     int64_t num_rows = 0;
     for (int64_t a = 0; a < p.num_sources; ++a) {

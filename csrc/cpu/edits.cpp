@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "../counters.h"
 #include "../params/automata.h"
 #include "log_sum.h"
 #include "parallel.h"
@@ -239,6 +240,7 @@ void edit_row(const EditParams& params, int64_t row, float* logits, int64_t voca
 }
 
 void launch_edit_logits(const EditParams& params, const EditedLogits& logits) {
+    const Counted counted(Kernel::kProcessors, unknown_work);
     int64_t row_work = 0;
     for (int64_t i = 0; i < params.num_edits; ++i) {
         const Edit& edit = params.edits[i];

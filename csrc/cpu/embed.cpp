@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../counters.h"
 #include "numbers.h"
 #include "parallel.h"
 
@@ -91,6 +92,8 @@ void embed_row(const EmbedParams& params, int64_t row) {
 
 void launch_embed(const EmbedParams& params) {
     check_embed(params);
+    const Counted counted(Kernel::kEmbed,
+                          [&] { return KernelWork{4 * 3 * params.num_rows * params.size, 0}; });
     for_rows(params.num_rows, params.size, params.num_threads,
              [&](int64_t row) { embed_row(params, row); });
 }

@@ -77,36 +77,34 @@ class Member : Sublayers {
         EmbedParams params = *p_.embed;
         params.y = x_;
         for_rows([&](int64_t row) { embed_row(params, row); });
+        laps_.end(Kernel::kEmbed, [&] { return rows_work(3 * p_.size); });
         behind_ = p_.embedding_norm;
     }
 
     void run_layer(size_t i) {
         const LayerWeights& layer = p_.layers[i];
-        read(layer.self_norms, layer.qkv, b_.qkv);
+        read(Kernel::kQkv, layer.self_norms, layer.qkv, b_.qkv);
         place_keys(layer, i);
         // nobody reads what follows the last keys and values
         if (!p_.is_read() && i + 1 == p_.layers.size()) return;
         attend_own(layer, i);
         if (p_.is_parallel) read_inner(layer);
-        add(layer.self_out, b_.attended, layer.self_norms);
+        add(Kernel::kSelfOut, layer.self_out, b_.attended, layer.self_norms);
         if (p_.cross_pool.is_there) {
-            read(layer.cross_norms, layer.cross_query, b_.qkv);
-            attend(p_.cross, i, p_.cross_pool, b_.qkv, p_.attended_size(), b_.attended);
-            add(layer.cross_out, b_.attended, layer.cross_norms);
+            read(Kernel::kCrossQuery, layer.cross_norms, layer.cross_query, b_.qkv);
+            attend(Kernel::kCrossAttention, p_.cross, i, p_.cross_pool, b_.qkv, p_.attended_size(),
+                   b_.attended);
+            add(Kernel::kCrossOut, layer.cross_out, b_.attended, layer.cross_norms);
         }
         if (!p_.is_parallel) read_inner(layer);
-        add(layer.inner_out, b_.inner, layer.inner_norms, (p_.is_gated ? 2 : 1) * p_.inner_size);
+        add(Kernel::kInnerOut, layer.inner_out, b_.inner, layer.inner_norms,
+            (p_.is_gated ? 2 : 1) * p_.inner_size);
     }
 
     void read_inner(const LayerWeights& layer) {
         const Activation activation = p_.is_gated ? Activation::kNone : p_.activation;
-        read(layer.inner_norms, layer.inner, b_.inner, activation);
+        read(Kernel::kInner, layer.inner_norms, layer.inner, b_.inner, activation);
         if (p_.is_gated) gate(p_.activation, b_.inner, p_.inner_size);
-    }
-
-    void read(const SublayerNorms& norms, const LinearWeights& weights, float* y,
-              Activation activation = Activation::kNone) {
-        read(norms.before, weights, y, activation);
     }
 
     // Makes a row of what a product reads.
@@ -117,10 +115,10 @@ class Member : Sublayers {
     }
 
     // y = f(W x + b), x normalised first where there is a norm.
-    void read(const NormWeights& norm, const LinearWeights& weights, float* y,
-              Activation activation) {
-        run_product(reading(norm, weights, y, activation),
-                    [&](int64_t row) { make_input(norm, row); });
+    void read(Kernel kernel, const SublayerNorms& norms, const LinearWeights& weights, float* y,
+              Activation activation = Activation::kNone) {
+        run_product(kernel, reading(norms.before, weights, y, activation),
+                    [&](int64_t row) { make_input(norms.before, row); });
         added_ = behind_ = {};
     }
 
@@ -131,11 +129,11 @@ class Member : Sublayers {
 
     // x += W y + b, or what a norm makes of it. Rows of y are `stride` apart; 0: they stand side by
     // side.
-    void add(const LinearWeights& weights, const float* y, const SublayerNorms& norms,
-             int64_t stride = 0) {
+    void add(Kernel kernel, const LinearWeights& weights, const float* y,
+             const SublayerNorms& norms, int64_t stride = 0) {
         const bool adds = norms.added.weight == nullptr;
         float* to = adds ? x_ : b_.normal;
-        run_product(product(weights, y, to, Activation::kNone, adds, stride), NoNorm());
+        run_product(kernel, product(weights, y, to, Activation::kNone, adds, stride), NoNorm());
         added_ = norms.added;
         behind_ = norms.behind;
     }
@@ -166,6 +164,7 @@ class Member : Sublayers {
             if (p_.own_pool.is_there) fill_cell(p_.own_pool, i, p_.cell[row], key);
         };
         for_rows(place_row, turns ? 1 : 8);
+        laps_.end(Kernel::kKeys, [&] { return rows_work(2 * p_.qkv_size()); });
     }
 
     // Writes a key of layer i and the value that follows it.
@@ -194,13 +193,14 @@ class Member : Sublayers {
         TreeAttentionParams params = p_.own;
         params.window = layer.window;
         if (p_.own_pool.is_there) {
-            return attend(params, i, p_.own_pool, b_.qkv, p_.qkv_size(), b_.attended);
+            return attend(Kernel::kSelfAttention, params, i, p_.own_pool, b_.qkv, p_.qkv_size(),
+                          b_.attended);
         }
         // an encoder's cells are rows
         params.key = b_.qkv + p_.attended_size();
         params.value = b_.qkv + p_.attended_size() + p_.num_key_heads * p_.head_size;
         params.key_cell_stride = params.value_cell_stride = p_.qkv_size();
-        run_attention(params, b_.qkv, p_.qkv_size(), b_.attended);
+        run_attention(Kernel::kSelfAttention, params, b_.qkv, p_.qkv_size(), b_.attended);
     }
 
     // Logits, or the last states where there is no output layer.
@@ -231,9 +231,12 @@ class Member : Sublayers {
 
     void compute_logits(float* y) const {
         const LinearParams output = reading(p_.final_norm, p_.output, y, Activation::kNone);
-        prepare(LinearTasks(output, team_.size()),
+        prepare(LinearTasks(output, team_.size()), output.depth,
                 [&](int64_t row) { make_input(p_.final_norm, row); });
+        const auto whole = [&] { return kernel_work(output); };
+        if (!has_own_columns(p_)) laps_.add(Kernel::kLogits, whole);
         if (p_.selection == nullptr) return compute_logits(team_, output);
+        laps_.add(Kernel::kSelect, [&] { return rows_work(output.num_columns); });
         const std::vector<BeamTile> tiles = p_.selection->tiles(tile_rows(p_));
         const auto num_tiles = static_cast<int64_t>(tiles.size());
         if (team_.size() == 1 || num_tiles < kTilesPerMember * team_.size()) {
@@ -245,16 +248,20 @@ class Member : Sublayers {
             float* const own = logits.room(tiles[i].num_rows() * output.num_columns);
             choose(Team::alone(), tiles[i], output, own);
         });
+        // the others may still be choosing
+        laps_.end(Kernel::kSelect);
     }
 
     void compute_logits(const Team& team, const LinearParams& output) const {
         const LinearTasks tasks(output, team.size());
         team.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
-        if (p_.output_soft_cap == 0.0f) return;
-        team.for_each(output.num_rows, [&](int64_t row) {
-            const int64_t columns = output.num_columns;
-            kernels().soft_cap(p_.output_soft_cap, columns, output.y + row * columns);
-        });
+        if (p_.output_soft_cap != 0.0f) {
+            team.for_each(output.num_rows, [&](int64_t row) {
+                const int64_t columns = output.num_columns;
+                kernels().soft_cap(p_.output_soft_cap, columns, output.y + row * columns);
+            });
+        }
+        laps_.end(Kernel::kLogits);
     }
 
     // Chooses among the logits of a tile, for which there is room. Rows with columns of their own
@@ -269,6 +276,9 @@ class Member : Sublayers {
                 product = with_weights(output, *p_.columns->layer_of(first));
             }
             product = rows_of(product, first, last, logits);
+            if (has_own_columns(p_)) {
+                laps_.add_own(Kernel::kLogits, [&] { return kernel_work(product); });
+            }
             compute_logits(team, product);
             team.for_each(last - first, [&](int64_t i) {
                 const int64_t row = first + i, num = product.num_columns;
@@ -280,6 +290,7 @@ class Member : Sublayers {
         }
         team.for_each(tile.last_beam - tile.first_beam,
                       [&](int64_t i) { p_.selection->finish_beam(tile.first_beam + i); });
+        laps_.end(Kernel::kSelect);
     }
 
     float* x_of(int64_t row) const { return x_ + row * p_.size; }

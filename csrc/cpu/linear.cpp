@@ -46,6 +46,16 @@ int64_t prepared_stride(WeightType type, int64_t depth) {
     return (depth + together - 1) / together * together * kernels().int8_input_bytes;
 }
 
+KernelWork kernel_work(const LinearParams& p) {
+    const int64_t weights = p.num_columns * p.depth;
+    int64_t bytes = 2 * weights;
+    if (p.weight_type == WeightType::kFloat32) bytes = 4 * weights;
+    if (p.weight_type == WeightType::kInt8) bytes = weights;
+    if (p.weight_type == WeightType::kInt4) bytes = weights / kGroup * kGroupBytes;
+    const int64_t numbers = p.depth + (p.adds ? 2 : 1) * p.num_columns;
+    return {bytes + 4 * p.num_rows * numbers, 2 * p.num_rows * weights};
+}
+
 int64_t num_offsets(WeightType type, int64_t depth) {
     return type == WeightType::kInt4 ? (depth + kGroup - 1) / kGroup : 1;
 }
@@ -91,6 +101,7 @@ void LinearTasks::run(int64_t task) const {
 }
 
 void launch_linear(LinearParams params) {
+    const Counted counted(Kernel::kProduct, [&] { return kernel_work(params); });
     set_memory(&params);
     const LinearTasks tasks(params, params.num_threads);
     if (tasks.prepares()) {

@@ -1,12 +1,15 @@
 // A product of rows with packed weights, split into tasks that may run in any order.
 #pragma once
 
+#include "../counters.h"
 #include "../params/linear.h"
 
 namespace pybeam {
 
 // Bytes of one row as the product reads it: rounded to bfloat16 or int8; 0 for other weights.
 int64_t prepared_stride(WeightType type, int64_t depth);
+// Weights are read once, rows are read and written.
+KernelWork kernel_work(const LinearParams& params);
 // Offsets of one row of int8.
 int64_t num_offsets(WeightType type, int64_t depth);
 

@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../counters.h"
 #include "../dispatch.h"
 #include "parallel.h"
 
@@ -19,6 +20,8 @@ void check_positions(const int32_t* position, int64_t num_rows, const RotaryTabl
 
 void launch_rotary(const RotaryParams& p) {
     check_positions(p.position, p.num_rows, p.table);
+    const Counted counted(Kernel::kKeys,
+                          [&] { return KernelWork{4 * 2 * p.num_rows * p.num_heads * p.size, 0}; });
     const RotateHead rotate_head = kernels().rotate_head;
     const int64_t half = p.size / 2;
     for_rows(p.num_rows, p.num_heads * p.size, p.num_threads, [&](int64_t row) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../counters.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -112,6 +113,12 @@ void move_rows(const RowTensor& tensor, const std::vector<Move>& moves, int64_t 
 }  // namespace
 
 void launch_gather_rows(const GatherRowsParams& p) {
+    const Counted counted(Kernel::kRows, [&] {
+        int64_t bytes = 0;
+        for (int64_t t = 0; t < p.num_tensors; ++t)
+            bytes += 2 * p.num_moves * p.tensors[t].row_bytes;
+        return KernelWork{bytes, 0};
+    });
     check_index("source", p.source, p.num_moves, p.num_rows);
     check_index("target", p.target, p.num_moves, p.num_rows);
     const MoveOrder order(p);
@@ -137,6 +144,8 @@ void launch_gather_rows(const GatherRowsParams& p) {
 }
 
 void launch_scatter_rows(const ScatterRowsParams& p) {
+    const Counted counted(Kernel::kRows,
+                          [&] { return KernelWork{2 * p.num_index * p.pool.row_bytes, 0}; });
     check_index("index", p.index, p.num_index, p.num_pool_rows);
     const int64_t bytes = p.pool.row_bytes;
     const int64_t chunk = std::max<int64_t>(1, kTaskBytes / std::max<int64_t>(bytes, 1));

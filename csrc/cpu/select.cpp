@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "../counters.h"
 #include "../params/select.h"
 #include "parallel.h"
 #include "selection.h"
@@ -15,6 +16,10 @@ float keep_largest(Key* keys, int64_t count, int64_t limit) {
 }
 
 void launch_select(const SelectParams& params) {
+    const Counted counted(Kernel::kSelect, [&] {
+        const int64_t item = params.dtype == DType::kFloat32 ? 4 : 2;
+        return KernelWork{params.num_rows * params.vocab_size * item, 0};
+    });
     Selection selection(params);
     const int64_t num_rows = selection.num_rows(), num_beams = params.num_beams;
     const int64_t row_bytes = params.row_stride * (params.dtype == DType::kFloat32 ? 4 : 2);

@@ -108,7 +108,7 @@ struct NoNorm {};
 class Sublayers {
   protected:
     Sublayers(const Team& team, int64_t num_rows, const PreparedRows& prepared)
-        : team_(team), num_rows_(num_rows), prepared_(prepared) {}
+        : team_(team), num_rows_(num_rows), laps_(team.laps()), prepared_(prepared) {}
 
     // y = f(W x + b), or y += W x + b where it `adds`. Rows of x are `x_stride` apart; 0: they
     // stand side by side.
@@ -159,20 +159,22 @@ class Sublayers {
 
     // before(row) makes the row of x, unless it is `NoNorm`.
     template <class BeforeRow>
-    void prepare(const LinearTasks& tasks, const BeforeRow& before) const {
+    void prepare(const LinearTasks& tasks, int64_t depth, const BeforeRow& before) const {
         constexpr bool has_norm = !std::is_same_v<BeforeRow, NoNorm>;
         if (!has_norm && !tasks.prepares()) return;
         for_rows([&](int64_t row) {
             if constexpr (has_norm) before(row);
             tasks.prepare(row);
         });
+        laps_.end(Kernel::kNorm, [&] { return rows_work(2 * depth); });
     }
 
     template <class BeforeRow>
-    void run_product(const LinearParams& params, const BeforeRow& before) const {
+    void run_product(Kernel kernel, const LinearParams& params, const BeforeRow& before) const {
         const LinearTasks tasks(params, team_.size());
-        prepare(tasks, before);
+        prepare(tasks, params.depth, before);
         team_.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
+        laps_.end(kernel, [&] { return kernel_work(params); });
     }
 
     // Columns `0 .. size` of x [rows, 2 size] become f of them times the other columns.
@@ -185,22 +187,23 @@ class Sublayers {
             kernels().gate_row(activation, gates, gates + size, std::min(kColumns, size - first),
                                gates);
         });
+        laps_.end(Kernel::kGate, [&] { return rows_work(3 * size); });
     }
 
     // Attention over the cells of a layer. Heads of a query stand side by side.
-    void attend(TreeAttentionParams params, size_t layer, const LayerPool& pool, const float* query,
-                int64_t query_stride, float* out) const {
+    void attend(Kernel kernel, TreeAttentionParams params, size_t layer, const LayerPool& pool,
+                const float* query, int64_t query_stride, float* out) const {
         const int64_t item = pool.dtype == DType::kFloat32 ? 4 : 2;
         const char* key = static_cast<const char*>(pool.data) + layer * pool.layer_stride * item;
         params.key = key;
         params.value = key + pool.key_size * item;
         params.cell_dtype = pool.dtype;
         params.key_cell_stride = params.value_cell_stride = 2 * pool.key_size;
-        run_attention(params, query, query_stride, out);
+        run_attention(kernel, params, query, query_stride, out);
     }
 
-    void run_attention(TreeAttentionParams& params, const float* query, int64_t query_stride,
-                       float* out) const {
+    void run_attention(Kernel kernel, TreeAttentionParams& params, const float* query,
+                       int64_t query_stride, float* out) const {
         params.query = query;
         params.query_row_stride = query_stride;
         params.query_head_stride = params.key_head_stride = params.value_head_stride =
@@ -208,7 +211,11 @@ class Sublayers {
         params.out = out;
         const AttentionTasks tasks(params, team_.size());
         team_.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
+        laps_.end(kernel, [&] { return kernel_work(params); });
     }
+
+    // So many float32 of each row.
+    KernelWork rows_work(int64_t numbers) const { return {4 * num_rows_ * numbers, 0}; }
 
     // Calls body(row) for all rows, some of which are one task where each row is little work.
     template <class Body>
@@ -222,6 +229,7 @@ class Sublayers {
 
     const Team& team_;
     const int64_t num_rows_;
+    mutable Laps laps_;
 
   private:
     const PreparedRows& prepared_;

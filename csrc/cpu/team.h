@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <thread>
 
+#include "../counters.h"
 #include "../threads.h"
 
 namespace pybeam {
@@ -17,7 +18,8 @@ class Team {
     template <class Body>
     static void run(int num_threads, const Body& body) {
         Shared shared;
-        if (num_threads <= 1) return body(Team(&shared, 1));
+        shared.counts = counts_kernels();
+        if (num_threads <= 1) return body(Team(&shared, 1, true));
         shared.is_crowded = num_threads > static_cast<int>(std::thread::hardware_concurrency());
         struct Call {
             const Body& body;
@@ -29,13 +31,13 @@ class Team {
             auto& [body, shared, num_threads] = *static_cast<Call*>(context);
             if (begin == 0) shared.size = static_cast<int>((num_threads + end - 1) / end);
             shared.spin([&shared] { return shared.size > 0; });
-            body(Team(&shared, shared.size));
+            body(Team(&shared, shared.size, begin == 0));
         };
         run_on_threads(num_threads, join, &call);
     }
 
     // The calling thread.
-    static Team alone() { return Team(nullptr, 1); }
+    static Team alone() { return Team(nullptr, 1, true); }
 
     // Calls task(i) for i < num_tasks, and returns when all members are done with theirs. What
     // tasks wrote is seen by the tasks of later phases. Tasks may not throw.
@@ -51,6 +53,9 @@ class Team {
 
     int size() const { return size_; }
 
+    // The clock of what this member does, see `counts_kernels`.
+    Laps laps() const { return {shared_->counts, is_first_}; }
+
   private:
     struct Shared {
         alignas(64) std::atomic<int64_t> next{0};
@@ -58,6 +63,7 @@ class Team {
         alignas(64) std::atomic<uint32_t> phase{0};
         std::atomic<int> size{0};
         bool is_crowded = false;  // there are more members than cores
+        bool counts = false;
 
         template <class Condition>
         void spin(const Condition& is_over) const {
@@ -73,7 +79,8 @@ class Team {
         }
     };
 
-    Team(Shared* shared, int size) : shared_(shared), size_(size) {}
+    Team(Shared* shared, int size, bool is_first)
+        : shared_(shared), size_(size), is_first_(is_first) {}
 
     void wait() const {
         const uint32_t phase = shared_->phase.load();
@@ -96,6 +103,7 @@ class Team {
 
     Shared* shared_;
     int size_;
+    bool is_first_;
 };
 
 }  // namespace pybeam

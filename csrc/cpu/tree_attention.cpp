@@ -130,6 +130,26 @@ void check_addresses(const TreeAttentionParams& p) {
         check_range("`entry`", p.entry[r], 0, 64 * p.mask_words);
 }
 
+KernelWork kernel_work(const TreeAttentionParams& p) {
+    int64_t num_cells = 0, num_pairs = 0;
+    for (int64_t a = 0; a < p.num_sources; ++a) {
+        const int64_t slot = p.slot[a], rows = p.offset[a + 1] - p.offset[a];
+        if (rows == 0) continue;
+        num_cells += p.num_cells[slot];
+        if (!p.in_order) {
+            num_pairs +=
+                rows * (p.num_common(slot) + (p.path == nullptr ? 0 : p.path_length[slot]));
+            continue;
+        }
+        for (int64_t row = p.offset[a]; row < p.offset[a + 1]; ++row)
+            num_pairs += p.position[row] + 1;
+    }
+    const auto item = [](DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; };
+    const int64_t cells = 2 * num_cells * p.num_key_heads * p.head_size * item(p.cell_dtype);
+    const int64_t rows = 2 * p.num_rows * p.num_heads * p.head_size * item(p.dtype);
+    return {cells + rows, 4 * num_pairs * p.num_heads * p.head_size};
+}
+
 void clear_padding(const TreeAttentionParams& p) {
     const int64_t counted = p.offset[p.num_sources];
     if (counted == p.num_rows) return;
@@ -177,6 +197,7 @@ void AttentionTasks::run(int64_t i) const {
 
 void launch_tree_attention(const TreeAttentionParams& params) {
     check_addresses(params);
+    const Counted counted(Kernel::kAttention, [&] { return kernel_work(params); });
     const AttentionTasks tasks(params, params.num_threads);
     const int num_threads = threads_for(tasks.work(), tasks.size(), params.num_threads);
     parallel_for(num_threads, tasks.size(), [&](int64_t task) { tasks.run(task); });

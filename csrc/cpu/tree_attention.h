@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "../counters.h"
 #include "../params/tree_attention.h"
 
 namespace pybeam {
@@ -12,6 +13,9 @@ void check_addresses(const TreeAttentionParams& params);
 
 // Makes zeros of rows behind the last offset, which attention leaves as they are.
 void clear_padding(const TreeAttentionParams& params);
+
+// Each cell is read once for the rows of its source. The addresses have been checked.
+KernelWork kernel_work(const TreeAttentionParams& params);
 
 // The addresses have been checked.
 class AttentionTasks {

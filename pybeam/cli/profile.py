@@ -20,11 +20,15 @@ from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pybeam.decoder import Decoder
     from pybeam.models.base import Model
     from pybeam.request import Request
     from pybeam.search.algorithms import Algorithm
     from pybeam.text.tokenizer import Tokenizer
+
+    AsText = Callable[[dict[str, Any]], str]
 
 
 def _bounds(text: str) -> tuple[int, int]:
@@ -72,12 +76,14 @@ class MeasurementOptions:
     Attributes:
         warmup: Decodes that do not count.
         repeats: Decodes that count, with and without the profiler each; of both the fastest is shown.
+        inside: Show each kernel of a step in place of its phases: time, bytes and share of the limit.
         trace_path: Write the chrome trace; open it in https://ui.perfetto.dev or chrome://tracing.
         is_json: Print the numbers as JSON, times in ms.
     """
 
     warmup: Whole = 1
     repeats: Count = 5
+    inside: bool = False
     trace_path: FilePath | None = option("FILE.json", flag="--trace")
     is_json: bool = option(default=False, flag="--json")
 
@@ -112,10 +118,16 @@ def profile(**values: Any) -> int:
       close    results of sources that are done
       outside  the rest of the loop
 
+    --inside looks into a step instead, where C++ does all of a step in one call. It lists the kernels in
+    their order: calls, time, share of the step, bytes and products, and the share of the machine's limit
+    for those that the kernel reaches. Counters in the kernels measure the time, in turn with decodes without
+    counters; the last line compares both.
+
     \b
     Examples:
       pybeam profile --model bible-es-en --threads 2
       pybeam profile --model DIR --lines 13 --schedule batch --trace trace.json
+      pybeam profile --model DIR --lines 1 --algorithm greedy --inside
       pybeam profile --model DIR --input in.es --algorithm variable --width 50 \\
           --threshold 1.6 --max-candidates 3
 
@@ -144,7 +156,6 @@ class _Measurement:
         import torch
 
         from pybeam.decoder import DecodeError
-        from pybeam.inspect.profile import as_dict, as_text, measure
 
         self._check_trace()
         has_text = self.sources.input_path is not None or self.setup.algorithm.no_unk
@@ -153,10 +164,8 @@ class _Measurement:
         model = self.setup.load_model()
         decoder = self._decoder(model, algorithm)
         requests = self._requests(model, tokenizer)
-        warmup, repeats, path = self.options.warmup, self.options.repeats, self.options.trace_path
-        trace = None if path is None else Path(path)
         try:
-            profile = measure(decoder, requests, warmup=warmup, repeats=repeats, trace=trace)
+            numbers, as_text = self._measured(decoder, requests)
         except (DecodeError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         run = {
@@ -165,11 +174,26 @@ class _Measurement:
             "schedule": repr(self.setup.schedule),
             "threads": torch.get_num_threads(),
             "sources": len(requests),
-            "repeats": repeats,
+            "repeats": self.options.repeats,
         }
-        numbers = {"run": run, **as_dict(profile)}
+        numbers = {"run": run, **numbers}
         click.echo(json.dumps(numbers, indent=1) if self.options.is_json else as_text(numbers))
         return 0
+
+    def _measured(self, decoder: Decoder, requests: list[Any]) -> tuple[dict[str, Any], AsText]:
+        """The numbers, and what makes a text of them."""
+        counts = {"warmup": self.options.warmup, "repeats": self.options.repeats}
+        if self.options.inside:
+            from pybeam.inspect import inside
+
+            found = inside.measure_inside(decoder, requests, **counts)
+            return {"inside": inside.as_dict(found)}, inside.as_text
+        from pybeam.inspect import profile as phases
+
+        path = self.options.trace_path
+        trace = None if path is None else Path(path)
+        measured = phases.measure(decoder, requests, **counts, trace=trace)
+        return phases.as_dict(measured), phases.as_text
 
     def _decoder(self, model: Model, algorithm: Algorithm) -> Decoder:
         steps, limit = self.sources.steps, model.max_positions
@@ -260,6 +284,10 @@ def _set_lengths(values: dict[str, Any]) -> None:
 
 
 def _reject_meaningless(values: dict[str, Any]) -> None:
+    if values["inside"] and values["trace_path"] is not None:
+        raise click.UsageError(
+            "--trace has no meaning with --inside, which asks no profiler; leave one out"
+        )
     if values["input_path"] is not None and values["source_length"] is not None:
         raise click.UsageError(
             "--source-length has no meaning with --input, whose lines have their own; leave one out"

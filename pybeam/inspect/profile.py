@@ -209,32 +209,35 @@ def _numbers(time: PhaseTime, whole: PhaseTime, has_gap: bool) -> dict[str, floa
 
 def as_text(numbers: dict[str, Any]) -> str:
     """A heading, the table of phases, the meaning of its columns, and the slowest operators or kernels."""
-    run = numbers["run"]
-    heading = (
-        f"{run['model']}, {run['threads']} threads\n{run['sources']} sources, {numbers['steps']} steps, "
-        f"{numbers['rows_per_step']:.1f} rows per step; fastest of {run['repeats']} runs"
-    )
+    rows_per_step = f"{numbers['rows_per_step']:.1f} rows per step"
+    head = heading(numbers["run"], numbers["steps"], rows_per_step)
     computations = "kernels" if numbers["on_gpu"] else "operators"
     phases = [["phase", "ms per step", "share", computations, "share", "gap", "limit"]]
     for name, row in {**numbers["phases"], "step": numbers["step"]}.items():
-        own = [f"{row['ms']:.3f}", _percent(row["share"])]
-        busy = [f"{row['busy_ms']:.3f}", _percent(row["busy_share"])]
+        own = [f"{row['ms']:.3f}", percent(row["share"])]
+        busy = [f"{row['busy_ms']:.3f}", percent(row["busy_share"])]
         shares = (row.get("gap_share"), row.get("gap_limit_share"))
-        gaps = ["" if share is None else _percent(share) for share in shares]
+        gaps = ["" if share is None else percent(share) for share in shares]
         phases.append([name, *own, *busy, *gaps])
     most = [[f"{computations}, most first", "ms per step", "share", "calls per step"]]
     most += [
-        [row["name"][:MAX_NAME], f"{row['ms']:.3f}", _percent(row["share"]), f"{row['calls']:.1f}"]
+        [row["name"][:MAX_NAME], f"{row['ms']:.3f}", percent(row["share"]), f"{row['calls']:.1f}"]
         for row in numbers["computations"]
     ]
-    return "\n\n".join([heading, _columns(phases), LEGEND[numbers["on_gpu"]], _columns(most)])
+    return "\n\n".join([head, columns(phases), LEGEND[numbers["on_gpu"]], columns(most)])
 
 
-def _percent(share: float) -> str:
+def heading(run: dict[str, Any], steps: int, *more: str) -> str:
+    """Say what was decoded, and how often."""
+    parts = ", ".join([f"{run['sources']} sources", f"{steps} steps", *more])
+    return f"{run['model']}, {run['threads']} threads\n{parts}; fastest of {run['repeats']} runs"
+
+
+def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _columns(rows: list[list[str]]) -> str:
+def columns(rows: list[list[str]]) -> str:
     """A table of words; the first column is aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

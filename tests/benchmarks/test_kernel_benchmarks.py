@@ -30,7 +30,14 @@ AS_PHASES = {"beam_plan", "read_beams", "beam_commit", "beam_report", "draft_com
 NO_KERNEL = {"line_of"}
 # what `python -m benchmarks ctc` times with all that is around it
 IN_CTC = {"ctc_align", "ctc_beam_search", "ctc_prefix_scores"}
-SETTINGS = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products", "unwritten"}
+SETTINGS = {
+    "isa",
+    "set_isa",
+    "bfloat16_products",
+    "set_bfloat16_products",
+    "unwritten",
+    "count_kernels",
+}
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:

@@ -223,7 +223,14 @@ def test_every_operator_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("pybeam::")
     }
-    settings = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products", "unwritten"}
+    settings = {
+        "isa",
+        "set_isa",
+        "bfloat16_products",
+        "set_bfloat16_products",
+        "unwritten",
+        "count_kernels",
+    }
     assert found == {*ARGUMENTS, *settings}
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from benchmarks.gpu.forecast import Work
+from pybeam.inspect.work import Work
 
 # rows and columns of the matrices whose product gives the rate
 SIDE = 512

@@ -1,0 +1,169 @@
+"""`pybeam profile --inside`: the kernels of a step and their work; nobody pays for it who did not ask."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import pybeam
+from pybeam.cli import main
+from pybeam.inspect.inside import (
+    PHASES_OF_STEP,
+    Inside,
+    as_dict,
+    as_text,
+    kernels_of,
+    measure_inside,
+)
+from support.causal_models import save_tiny_causal
+from support.paths import MODEL
+from support.threads import every_thread_count
+from support.tiny_models import save_tiny_model
+from support.tiny_rnn import save_tiny_rnn
+
+pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+SOURCES = [[5, 6, 7], [7, 5], [6], [5, 5, 5, 5]]
+WIDTH, STEPS = 3, 6
+# what each kind of model has beside others
+KINDS = {
+    "encoder-decoder": (
+        save_tiny_model,
+        "m2m_100",
+        {"attention to sources", "queries of sources", "inner layer", "logits", "norm"},
+    ),
+    "decoder-only": (
+        save_tiny_causal,
+        "qwen3",
+        {"attention to hypotheses", "keys to cells", "gate", "logits", "norm"},
+    ),
+    "recurrent": (save_tiny_rnn, None, {"products", "lstm cell", "rows of states"}),
+}
+
+
+def model_of(kind: str, folder: Path) -> pybeam.Model:
+    save, name, _ = KINDS[kind]
+    save(folder, *([] if name is None else [name]))
+    return pybeam.load_model(folder, device="cpu")
+
+
+def decoder_of(model: pybeam.Model) -> pybeam.Decoder:
+    algorithm = pybeam.fixed_beam(WIDTH, min_length=STEPS - 1, max_length=STEPS)
+    return pybeam.Decoder(model, algorithm, pybeam.Batch(len(SOURCES)))
+
+
+def found_by(decoder: pybeam.Decoder) -> list:
+    return [
+        [(list(one.tokens), one.score) for one in result.hypotheses]
+        for result in decoder.decode(SOURCES)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_are_parts_of_a_step(kind, tmp_path):
+    decoder = decoder_of(model_of(kind, tmp_path))
+    for _ in every_thread_count():
+        inside = measure_inside(decoder, SOURCES, warmup=1, repeats=2)
+        names = {kernel.name for kernel in inside.kernels}
+        assert names >= {"read", "select", "commit", *KINDS[kind][2]}
+        assert inside.steps == STEPS and inside.plain_us > 0
+        assert all(kernel.us > 0 and kernel.calls >= 1 for kernel in inside.kernels)
+        assert 0 < sum(kernel.us for kernel in inside.kernels) <= inside.step_us
+        assert inside.rest_us >= 0
+        by_name = {kernel.name: kernel for kernel in inside.kernels}
+        assert by_name["read"].calls == by_name["commit"].calls == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counters_change_no_bit_and_count_only_when_asked(kind, tmp_path):
+    decoder = decoder_of(model_of(kind, tmp_path))
+    count = torch.ops.pybeam.count_kernels
+    plain = found_by(decoder)
+    assert count(True) == ""
+    counted = found_by(decoder)
+    assert count(False) != ""
+    assert plain == counted == found_by(decoder)
+    assert count(False) == ""
+
+
+def test_work_is_that_of_the_network(tmp_path):
+    """Products of all rows, and weights once a step."""
+    model = model_of("encoder-decoder", tmp_path)
+    decoder = decoder_of(model)
+    inside = measure_inside(decoder, SOURCES, warmup=0, repeats=1)
+    config, rows = model.config, decoder.stats.expansions_per_step
+    size, inner = config.hidden_size, config.decoder_inner_size
+    sizes = {
+        "logits": (1, size, config.vocab_size),
+        "inner layer": (config.num_decoder_layers, size, inner),
+        "output of inner": (config.num_decoder_layers, inner, size),
+        "queries, keys, values": (config.num_decoder_layers, size, 3 * size),
+    }
+    by_name = {kernel.name: kernel for kernel in inside.kernels}
+    for name, (calls, depth, columns) in sizes.items():
+        kernel = by_name[name]
+        assert kernel.calls == calls
+        assert kernel.work.flop == pytest.approx(2 * calls * rows * depth * columns)
+        # what is added to is read, too
+        numbers = depth + (2 if name == "output of inner" else 1) * columns
+        weights = kernel.work.num_bytes - 4 * calls * rows * numbers
+        assert weights == pytest.approx(4 * calls * depth * columns)
+    # each row has as many keys as the source has tokens, EOS included or not
+    keys = by_name["attention to sources"].work.flop / (4 * rows * size * config.num_decoder_layers)
+    lengths = [model.source_length(model.check(source)) for source in SOURCES]
+    assert min(lengths) <= keys <= max(lengths)
+
+
+def test_sources_that_guess_ahead_are_counted(tmp_path):
+    model = model_of("encoder-decoder", tmp_path)
+    decoder = pybeam.Decoder(model, pybeam.jacobi(min_length=STEPS - 1, max_length=STEPS))
+    inside = measure_inside(decoder, SOURCES, warmup=0, repeats=1)
+    by_name = {kernel.name: kernel for kernel in inside.kernels}
+    assert by_name["commit"].calls == by_name["read"].calls == 1
+    assert by_name["select"].us > 0 and inside.rest_us >= 0
+
+
+def test_lines_become_kernels():
+    lines = "3000 4 800 1600 logits\n1000 2 0 0 commit\n"
+    logits, commit = kernels_of(lines, 2, "float32")
+    assert (logits.name, logits.us, logits.calls) == ("logits", 1.5, 2)
+    assert (logits.work.num_bytes, logits.work.flop) == (400, 800)
+    assert logits.limit_us > 0 and commit.limit_us == 0
+    inside = Inside(2, 4.0, 3.0, [logits, commit])
+    assert inside.rest_us == 2.0
+    numbers = as_dict(inside)
+    assert [row["share"] for row in numbers["kernels"]] == [0.375, 0.125]
+    run = dict(model="Model()", threads=2, sources=3, repeats=2)
+    text = as_text({"run": run, "inside": numbers})
+    assert "3 sources, 2 steps" in text and "Without counting a step takes 3.00 µs" in text
+    rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
+    assert rows["rest"] == ["rest", "2.00", "50.0", "%"]
+    assert rows["commit"] == ["commit", "1", "0.50", "12.5", "%"]
+
+
+def test_nothing_to_decode(tmp_path):
+    with pytest.raises(ValueError, match="one that needs a step"):
+        measure_inside(decoder_of(pybeam.load_model(MODEL)), [[]])
+    assert torch.ops.pybeam.count_kernels(False) == ""
+
+
+def test_command(capfd):
+    small = ("--lines", "2", "--source-length", "4", "--steps", "3", "--repeats", "1")
+    given = ["profile", "--model", str(MODEL), "--device", "cpu", *small, "--inside"]
+    assert main([*given, "--json"]) == 0
+    own = json.loads(capfd.readouterr().out)["inside"]
+    assert own["steps"] == 3
+    covered = sum(row["us"] for row in own["kernels"])
+    assert covered + own["rest_us"] == pytest.approx(own["step_us"])
+    assert main(given) == 0
+    text = capfd.readouterr().out
+    assert "attention to sources" in text and "of limit" in text and "rest" in text
+    assert main([*given, "--trace", "t.json"]) == 2
+    assert "--trace has no meaning with --inside" in capfd.readouterr().err
+
+
+def test_phases_of_a_step_are_phases():
+    assert set(PHASES_OF_STEP) < set(pybeam.engine.stats.PHASES)
