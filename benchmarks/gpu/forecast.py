@@ -18,10 +18,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.gpu.roles import ROLES, START_US, role_of
+from benchmarks.gpu.roles import START_US
 from benchmarks.journal import RESULTS, Journal, results_folder
 from pybeam.engine.live_sources import bucket
-from pybeam.inspect.work import BYTES, MACHINES, Machine, Work
+from pybeam.inspect import work
+from pybeam.inspect.gpu_kernels import ROLES, role_of
+from pybeam.inspect.work import (
+    BYTES,
+    MACHINES,
+    UNSHARED_TOKENS,
+    Machine,
+    Network,
+    StepRows,
+    Work,
+)
 
 # shares of the published rates that are reached: torch's sum over 200 MB reads at 0.87, and cuBLAS
 # multiplies 4,096 rows at 0.75
@@ -66,23 +76,6 @@ PARTS_OF_LAYER, PARTS_OF_STEP = 8, 6
 KERNELS_OF_STEP = PARTS_OF_STEP + 2
 
 
-@dataclass(frozen=True)
-class Network:
-    """An encoder-decoder, as far as a step of its decoder goes."""
-
-    layers: int
-    width: int
-    ffn: int
-    vocabulary: int
-    head: int = 64
-
-    @property
-    def num_weights(self) -> int:
-        """Those that a step multiplies by."""
-        layer = 6 * self.width**2 + 2 * self.width * self.ffn
-        return self.layers * layer + self.width * self.vocabulary
-
-
 NETWORKS = {
     "3 layers of 256": Network(3, 256, 1024, 8000),
     "6 layers of 1024": Network(6, 1024, 4096, 42000),
@@ -91,26 +84,19 @@ NETWORKS = {
 SHAPES = ((1, 5), (64, 5), (64, 50))
 # tokens of a source, and of a hypothesis half-way
 SOURCE_TOKENS, OWN_TOKENS = 30, 16
-# those that another hypothesis of the beam does not share, as the example model has them half-way
-UNSHARED_TOKENS = 4
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(work.Part):
     """Work that one kernel does, and in how many steps one after another.
 
     Attributes:
-        role: of `ROLES`.
-        num_inputs, num_blocks: of a product; blocks of 64 rows and 64 outputs.
+        num_blocks: of a product; blocks of 64 rows and 64 outputs.
         num_programs, num_tiles: of an attention; tiles of each program.
         is_cold: whether what a product reads is not in the L2.
         is_few: whether a product is our own for few rows.
     """
 
-    role: str
-    name: str
-    work: Work
-    num_inputs: int = 0
     num_blocks: float = 0
     num_programs: float = 0
     num_tiles: float = 0
@@ -144,52 +130,30 @@ def parts(
     Args:
         launched: with the rows that a captured step has, of which some are padding.
     """
-    rows, d = sources * beam, network.width
-    if launched:
-        rows = bucket(math.ceil(rows))
-    # of a logit, and of a number in the cache
-    kept = max(2, BYTES[dtype])
-    weights = network.num_weights * BYTES[dtype]
+    rows = sources * beam
+    rows = bucket(math.ceil(rows)) if launched else rows
+    own = OWN_TOKENS + UNSHARED_TOKENS * (beam - 1)
+    step = StepRows(sources, beam, rows, own, SOURCE_TOKENS)
+    return [_launched(network, step, dtype, part) for part in work.parts(network, step, dtype)]
 
-    def linear(name: str, inputs: int, outputs: int) -> Part:
-        work = Work(inputs * outputs * BYTES[dtype], 2 * rows * inputs * outputs)
-        blocks = math.ceil(rows / BLOCK) * math.ceil(outputs / BLOCK)
+
+def _launched(network: Network, step: StepRows, dtype: str, part: work.Part) -> Part:
+    """The part with what its kernel is."""
+    given = vars(part)
+    if part.role == "product":
+        inputs, outputs = part.num_inputs, part.num_outputs
         # logits have too many columns for it, and float8 has products of torch's
         most = FEW_ROWS * (4 if inputs <= FEW_INPUTS else 1)
-        is_few = rows <= most and outputs < network.vocabulary and BYTES[dtype] > 1
-        is_cold = weights > CACHE_BYTES
-        return Part("product", name, work, inputs, blocks, is_cold=is_cold, is_few=is_few)
-
-    def attention(name: str, keys: float, new: float) -> Part:
-        """Each row attends to so many keys, and to those of its beam that are new."""
-        work = Work(2 * sources * (keys + new) * d * kept, 4 * rows * (keys + new) * d)
-        high = math.ceil(beam / TILE_ROWS)
-        programs = sources * math.ceil(high / MOST_TILES) * d / network.head
-        tiles = min(high, MOST_TILES) * sum(math.ceil(n / TILE_KEYS) for n in (keys, new))
-        return Part("attention", name, work, num_programs=programs, num_tiles=tiles)
-
-    def norm(name: str) -> Part:
-        # two read and two written
-        return Part("norm", name, Work(4 * rows * d * kept, 0))
-
-    own = OWN_TOKENS + UNSHARED_TOKENS * (beam - 1)
-    layer = [
-        linear("queries, keys, values", d, 3 * d),
-        attention("attention to hypotheses", own - beam, beam),
-        linear("its output", d, d),
-        norm("norm"),
-        linear("queries", d, d),
-        attention("attention to sources", SOURCE_TOKENS, 0),
-        linear("its output", d, d),
-        norm("norm"),
-        linear("inner layer", d, network.ffn),
-        linear("its output", network.ffn, d),
-        norm("norm"),
-    ]
-    # logits are written and read once
-    logits = linear("logits", d, network.vocabulary)
-    selection = Part("select", "selection", Work(2 * rows * network.vocabulary * kept, 0))
-    return [norm("norm"), *layer * network.layers, logits, selection]
+        is_few = step.rows <= most and outputs < network.vocabulary and BYTES[dtype] > 1
+        is_cold = network.num_weights * BYTES[dtype] > CACHE_BYTES
+        blocks = math.ceil(step.rows / BLOCK) * math.ceil(outputs / BLOCK)
+        return Part(**given, num_blocks=blocks, is_cold=is_cold, is_few=is_few)
+    if part.role == "attention":
+        high = math.ceil(step.beam / TILE_ROWS)
+        programs = step.sources * math.ceil(high / MOST_TILES) * network.width / network.head
+        tiles = min(high, MOST_TILES) * sum(math.ceil(n / TILE_KEYS) for n in part.keys)
+        return Part(**given, num_programs=programs, num_tiles=tiles)
+    return Part(**given)
 
 
 def whole(own: list[Part]) -> Work:

@@ -31,10 +31,11 @@ from benchmarks.gpu import expected, forecast
 from benchmarks.gpu.expected import significant
 from benchmarks.gpu.forecast import Part
 from benchmarks.gpu.one_step import OneStep
-from benchmarks.gpu.roles import BUDGETS_US, ROLES, role_of, short_name
+from benchmarks.gpu.roles import BUDGETS_US
 from benchmarks.journal import Journal, results_folder, table
 from benchmarks.kernels.bench_step import TINY, Search
 from benchmarks.kernels.clock import Replay, median_us, replay_us
+from pybeam.inspect.gpu_kernels import ROLES, Kernel, parts_of, short_name
 from pybeam.inspect.trace import KERNEL, OPERATOR, read_trace
 
 # network, sources, width; what is worth most first
@@ -45,19 +46,6 @@ CASES = [
 STEP, REPEATS = "step", 7
 # beams whose kernels have budgets
 NARROW = 5
-# of a product: what it needs before, and what adds its parts
-BESIDE_PRODUCTS = ("Memset", "splitK")
-
-
-class Kernel(NamedTuple):
-    """A kernel of a step and its median duration."""
-
-    name: str
-    us: float
-
-    @property
-    def role(self) -> str:
-        return role_of(self.name)
 
 
 class Times(NamedTuple):
@@ -111,25 +99,6 @@ def kernels_of(events: Sequence[dict], kinds: set[str]) -> list[Kernel]:
         Kernel(events[0]["name"], statistics.median(event["dur"] for event in events))
         for events in zip(*same, strict=True)
     ]
-
-
-def parts_of(kernels: Sequence[Kernel], own: Sequence[Part]) -> list[Part | None]:
-    """The part of a step that each kernel does: the kernels of a role have its parts in their order.
-
-    None where a role has not as many kernels as parts, and for what a product needs beside itself.
-    """
-    found: list[Part | None] = [None] * len(kernels)
-    for role in ROLES:
-        parts = [part for part in own if part.role == role]
-        places = [
-            i
-            for i, kernel in enumerate(kernels)
-            if kernel.role == role and not any(name in kernel.name for name in BESIDE_PRODUCTS)
-        ]
-        if len(places) == len(parts):
-            for i, part in zip(places, parts, strict=True):
-                found[i] = part
-    return found
 
 
 def listed(kernels: Sequence[Kernel], own: Sequence[Part], dtype: str) -> list[dict]:

@@ -120,8 +120,9 @@ def profile(**values: Any) -> int:
 
     --inside looks into a step instead, where C++ does all of a step in one call. It lists the kernels in
     their order: calls, time, share of the step, bytes and products, and the share of the machine's limit
-    for those that the kernel reaches. Counters in the kernels measure the time, in turn with decodes without
-    counters; the last line compares both.
+    for those that the kernel reaches. On a CPU, counters in the kernels measure the time, in turn with
+    decodes without counters; the last line compares both. On a GPU the profiler times the kernels of one
+    decode, and their work follows from the sizes of the network.
 
     \b
     Examples:

@@ -131,7 +131,7 @@ def measure(
             plain.append(decoder.stats)
             if not decoder.stats.steps:
                 raise ValueError("`requests` must have one that needs a step, but all are empty")
-            recorded = _recorded(decoder, requests, on_gpu)
+            recorded = recorded_decode(decoder, requests, on_gpu)
             profiled.append(decoder.stats)
             if decoder.stats is min(profiled, key=lambda stats: stats.seconds):
                 recorded.export_chrome_trace(str(path))
@@ -150,7 +150,8 @@ def measure(
     )
 
 
-def _recorded(decoder: Decoder, requests: Sequence[Any], on_gpu: bool) -> profile:
+def recorded_decode(decoder: Decoder, requests: Sequence[Any], on_gpu: bool) -> profile:
+    """Decode under the profiler, within the range `DECODE`."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as recorded, record_function(DECODE):
         decoder.decode(requests)

@@ -11,7 +11,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -88,7 +88,7 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
             "other profiler is attached"
         )
     if on_gpu:
-        launched = {_correlation(event): event["ts"] for event in _of(events, LAUNCH)}
+        launched = _launch_times(events)
         began = [launched.get(_correlation(event), -math.inf) for event in computing]
     else:
         began = [event["ts"] for event in computing]
@@ -97,6 +97,23 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
         for event, time in zip(computing, began, strict=True)
     )
     return Breakdown(host_us, busy_us, self_times(computing))
+
+
+def launches_by_phase(events: list[dict]) -> Iterator[tuple[str, list[dict]]]:
+    """Yield the phases of a decode in their order, and the kernels and copies that each has launched."""
+    ranges = [
+        (e, name) for name in PHASES for e in _of(events, {"user_annotation"}, RANGE_PREFIX + name)
+    ]
+    phases = sorted(Interval(*_span(event), name) for event, name in ranges)
+    times = _launch_times(events)
+    launched: dict[int, list[dict]] = defaultdict(list)
+    for event in _of(events, KERNEL):
+        began = times.get(_correlation(event), -math.inf)
+        i = bisect_right(phases, began, key=lambda interval: interval.start) - 1
+        if i >= 0 and began <= phases[i].end:
+            launched[i].append(event)
+    for i, phase in enumerate(phases):
+        yield phase.phase, launched[i]
 
 
 def covered(intervals: Iterable[Interval]) -> dict[str, float]:
@@ -143,6 +160,11 @@ def _of(events: list[dict], categories: set[str], name: str | None = None) -> li
 
 def _span(event: dict) -> tuple[float, float]:
     return event["ts"], event["ts"] + event["dur"]
+
+
+def _launch_times(events: list[dict]) -> dict[int | None, float]:
+    """When the host launched what has this number."""
+    return {_correlation(event): event["ts"] for event in _of(events, LAUNCH)}
 
 
 def _correlation(event: dict) -> int | None:

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import DTYPES, MACHINES, NETWORKS, SHAPES, Network, parts, rows_of
-from benchmarks.gpu.roles import ROLES, role_of, short_name
 from pybeam.engine.live_sources import bucket
+from pybeam.inspect.gpu_kernels import ROLES, role_of, short_name
 
 # kernels of a step in traces of an H200, operators of torch that launch them, and what they are for
 NAMES = {

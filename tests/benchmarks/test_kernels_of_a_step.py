@@ -10,8 +10,9 @@ pytest.importorskip("tabulate")
 
 from benchmarks.gpu import kernels_of_a_step as tool
 from benchmarks.gpu.forecast import MACHINES, NETWORKS, Network, parts
-from benchmarks.gpu.roles import BUDGETS_US, role_of
+from benchmarks.gpu.roles import BUDGETS_US
 from benchmarks.journal import RESULTS
+from pybeam.inspect.gpu_kernels import role_of
 
 SIZES = NETWORKS["3 layers of 256"], 1, 5, "bfloat16"
 RECORDED = [

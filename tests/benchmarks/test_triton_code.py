@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pybeam.backends import poison
+from pybeam.inspect.gpu_kernels import role_of
 from support import aot
 from support.paths import ROOT
 
@@ -54,7 +55,7 @@ def test_kernels_of_the_page_keep_no_registers_in_memory(rows):
 def test_few_loads_of_the_books_wait_for_one_another(rows):
     """A kernel that waits for memory more often than its budget on a GPU allows is seen here."""
     roles = pytest.importorskip("benchmarks.gpu.roles")
-    books = [row for row in rows if roles.role_of(row["kernel"]) in ("books", "norm")]
+    books = [row for row in rows if role_of(row["kernel"]) in ("books", "norm")]
     own = [row for row in books if row["case"].startswith("fixed_beam")]
     assert {row["kernel"] for row in own} <= roles.BUDGETS_US.keys() and len(own) >= 6
     for row in own:

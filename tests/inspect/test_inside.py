@@ -10,14 +10,18 @@ import torch
 
 import pybeam
 from pybeam.cli import main
+from pybeam.inspect import inside as inside_module
+from pybeam.inspect.gpu_kernels import Kernel, Step, median_step, network_of
 from pybeam.inspect.inside import (
     PHASES_OF_STEP,
     Inside,
     as_dict,
     as_text,
+    kernels_in,
     kernels_of,
     measure_inside,
 )
+from pybeam.inspect.work import MACHINES, Network, StepRows, parts
 from support.causal_models import save_tiny_causal
 from support.paths import MODEL
 from support.threads import every_thread_count
@@ -63,7 +67,9 @@ def found_by(decoder: pybeam.Decoder) -> list:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kernels_are_parts_of_a_step(kind, tmp_path):
+def test_kernels_are_parts_of_a_step(kind, tmp_path, monkeypatch):
+    # how fast this machine is takes seconds to find out
+    monkeypatch.setattr(inside_module.limits, "seconds", lambda *_: 1e-9)
     decoder = decoder_of(model_of(kind, tmp_path))
     for _ in every_thread_count():
         inside = measure_inside(decoder, SOURCES, warmup=1, repeats=2)
@@ -167,3 +173,124 @@ def test_command(capfd):
 
 def test_phases_of_a_step_are_phases():
     assert set(PHASES_OF_STEP) < set(pybeam.engine.stats.PHASES)
+
+
+def kernel_of(name: str, start: float, us: float, launch: int) -> list[dict]:
+    """A kernel, and its launch, which comes one before it."""
+    return [
+        event_of("cudaGraphLaunch", "cuda_runtime", launch, 1, launch),
+        event_of(name, "kernel", start, us, launch),
+    ]
+
+
+def event_of(name: str, kind: str, start: float, us: float, number: int) -> dict:
+    return {"name": name, "cat": kind, "ts": start, "dur": us, "args": {"correlation": number}}
+
+
+def phase_of(name: str, start: float, us: float) -> dict:
+    return {"name": f"pybeam::{name}", "cat": "user_annotation", "ts": start, "dur": us, "args": {}}
+
+
+def test_a_step_on_a_gpu_has_the_kernels_that_most_steps_have():
+    events = [phase_of("encode", 0, 5), *kernel_of("encode_kernel", 1, 3, launch=1)]
+    for start, factor in ((100, 1), (200, 3), (300, 2)):
+        events += [
+            phase_of("plan", start, 2),
+            phase_of("replay", start + 2, 10),
+            # they run while the host is elsewhere
+            *kernel_of("b_kernel", start + 40, 2 * factor, launch=start + 3),
+            *kernel_of("a_kernel", start + 20, 1 * factor, launch=start + 3),
+            phase_of("report", start + 12, 60),
+            event_of("copy", "gpu_memcpy", start + 50, 1, start + 13),
+        ]
+    # this step had one kernel alone
+    events += [phase_of("replay", 400, 9), *kernel_of("a_kernel", 402, 1, launch=401)]
+    step = median_step(events)
+    assert step.kernels == [Kernel("a_kernel", 2), Kernel("b_kernel", 4)]
+    assert step.us == 24
+    with pytest.raises(ValueError, match="kernels of a step, but has none"):
+        median_step(events[:3])
+
+
+def test_kernels_on_a_gpu_have_the_work_of_their_parts():
+    network, rows = Network(2, 64, 128, 500), StepRows(4, 5, 20, 30, 9)
+    own = parts(network, rows, "bfloat16")
+    of_role = {"product": "nvjet", "attention": "tree_attention_kernel", "norm": "add_norm_kernel"}
+    names = [of_role.get(part.role, "select_kernel") for part in own]
+    kernels = [Kernel("plan_kernel", 1.0), *[Kernel(name, 2.0) for name in names]]
+    found = kernels_in(Step(kernels, 200.0), own, lambda work: 0.5)
+    by_name = {kernel.name: kernel for kernel in found}
+    assert found[0].name == "plan_kernel" and not found[0].work.num_bytes
+    logits = by_name["logits (nvjet)"]
+    assert (logits.calls, logits.us, logits.limit_us) == (1, 2.0, 0.5)
+    assert logits.work.flop == 2 * 20 * 64 * 500
+    assert by_name["inner layer (nvjet)"].work.num_bytes == 2 * 2 * 64 * 128
+    assert sum(kernel.us for kernel in found) == sum(kernel.us for kernel in kernels)
+    text = as_text(
+        {
+            "run": dict(model="Model()", threads=2, sources=3, repeats=2),
+            "inside": as_dict(Inside(2, 200.0, 300.0, found, on_gpu=True)),
+        }
+    )
+    assert "the time between kernels" in text and "takes 300.00 µs on the host's clock" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_of_a_network_are_those_of_its_weights(kind, tmp_path):
+    """Counters of a CPU and sizes of a network, which a GPU's table takes, say the same of products."""
+    model = model_of(kind, tmp_path)
+    network = network_of(model.config, "float32")
+    if kind == "recurrent":
+        assert network is None
+        return
+    inside = measure_inside(decoder_of(model), SOURCES, warmup=0, repeats=1)
+    counted = sum(
+        kernel.work.flop
+        for kernel in inside.kernels
+        if any(word in kernel.name for word in ("queries", "output", "inner", "logits"))
+    )
+    decoder = decoder_of(model)
+    decoder.decode(SOURCES)
+    rows = decoder.stats.expansions_per_step
+    assert counted == pytest.approx(2 * rows * network.num_weights)
+    own = parts(network, StepRows(1, 1, rows, 1, 1), "float32")
+    assert counted == pytest.approx(sum(one.work.flop for one in own if one.role == "product"))
+
+
+class Recorded:
+    """In place of a profiler: a decode whose steps have launched the kernels of a network of two layers."""
+
+    def __init__(self, decoder: pybeam.Decoder, requests: list, on_gpu: bool) -> None:
+        assert on_gpu
+        decoder.decode(requests)
+        own = parts(
+            network_of(decoder.model.config, "float32"), StepRows(4, 3, 12, 9, 3), "float32"
+        )
+        of_role = {
+            "product": "nvjet",
+            "attention": "tree_attention_kernel",
+            "norm": "add_norm_kernel",
+        }
+        self.events = [phase_of("replay", 0, 5)]
+        for i, part in enumerate(own):
+            name = of_role.get(part.role, "select_kernel")
+            self.events += kernel_of(name, 10 + 3 * i, 2, launch=1)
+
+    def export_chrome_trace(self, path: str) -> None:
+        events = [{"ph": "X", **event} for event in self.events]
+        Path(path).write_text(json.dumps({"traceEvents": events}))
+
+
+def test_measured_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(inside_module, "recorded_decode", Recorded)
+    monkeypatch.setattr(inside_module.gpu_kernels, "this_machine", lambda: MACHINES["H100"])
+    model = model_of("encoder-decoder", tmp_path)
+    found = inside_module._on_gpu(decoder_of(model), SOURCES, 1)
+    by_name = {kernel.name: kernel for kernel in found.kernels}
+    assert found.on_gpu and found.steps == STEPS and found.rest_us >= 0
+    logits = by_name["logits (nvjet)"]
+    assert logits.limit_us > 0 and logits.work.num_bytes
+    config = model.config
+    assert logits.work.flop == pytest.approx(
+        2 * len(SOURCES) * WIDTH * config.hidden_size * config.vocab_size, rel=0.5
+    )
