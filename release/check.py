@@ -2,12 +2,14 @@
 
     python -m release.check [NAME ...]        (or `make release-check`, CHECKS="NAME ...")
 
-Every check prints one line: ok, or what is wrong or missing and what to do. Exits with 1 if one failed.
+Every check prints one line: ok, or what is wrong or missing and what to do. Exits with 1 if one failed. Then
+it lists what is left to people, and to machines that are elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import re
@@ -182,6 +184,29 @@ CHECKS: dict[str, Callable[[], str]] = {
 }
 
 
+# {version} and {today} are put in
+BY_HAND = (
+    "CHANGELOG.md: the first lines of the section say what a user gains; its date is {today}",
+    "`make wheel-test` beside each torch and Python that is supported: gigabytes of downloads",
+    "`make gpu-test` and `make edge`: they need a GPU, and Chromium with ONNX Runtime",
+    "on GitHub: the workflow `wheels` is green on the commit, its wheels for ARM64 and macOS too",
+    "on PyPI: this repository's `wheels.yml`, with its environment `pypi`, may publish pybeam-search, "
+    "pybeam-search-client and pybeam-search-examples",
+    "`git tag -s v{version} && git push origin v{version}`: it builds, attests and publishes",
+    "container images: `docker build -f deploy/Dockerfile --tag pybeam:{version} .`, for CPUs and for GPUs",
+    "the site of this version beside those of earlier ones: `make docs`, then docs/_build/html as v{version}",
+    "a new environment, elsewhere: `pip install 'pybeam-search[examples]'`, and README's first program",
+    "a release on GitHub with the section of CHANGELOG.md; `## [Unreleased]` again; the next `__version__`",
+)
+
+
+def left_to_people() -> str:
+    """The list of what no check can do here."""
+    today = f"{datetime.date.today():%Y-%m-%d}"
+    lines = [line.replace("{version}", version()).replace("{today}", today) for line in BY_HAND]
+    return "\n".join(f"  {i:>2}. {line}" for i, line in enumerate(lines, 1))
+
+
 def main() -> int:
     listing = "\n".join(f"  {name:<10} {check.__doc__}" for name, check in CHECKS.items())
     parser = argparse.ArgumentParser(
@@ -203,6 +228,8 @@ def main() -> int:
         except Failed as error:
             num_failed += 1
             print(f"FAILED   {name}: {error}", flush=True)
+    if not names:
+        print(f"left to you, in this order:\n{left_to_people()}", flush=True)
     return bool(num_failed)
 
 

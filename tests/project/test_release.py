@@ -68,6 +68,16 @@ def test_every_place_names_the_version_of_this_checkout(monkeypatch):
     assert check.check_version() == check.version()
 
 
+def test_what_is_left_to_people_is_a_list(monkeypatch, capsys):
+    monkeypatch.setattr(check, "CHECKS", {"version": lambda: "1.2.3"})
+    monkeypatch.setattr("sys.argv", ["check"])
+    monkeypatch.setattr(check, "version", lambda: "1.2.3")
+    assert check.main() == 0
+    first, heading, *steps = capsys.readouterr().out.splitlines()
+    assert first == "ok       version: 1.2.3" and heading.startswith("left to you")
+    assert any("git tag -s v1.2.3" in step for step in steps) and "{" not in "".join(steps)
+
+
 def test_the_oldest_packages_are_read_from_pyproject():
     assert oldest.oldest(["torch>=2.11", "numpy>=1.23.2"]) == ["numpy==1.23.2"]
     for wrong in ("numpy", "numpy>=1,<3", "numpy~=1.2"):
