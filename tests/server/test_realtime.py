@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 from pydantic import ValidationError
 from starlette.testclient import TestClient, WebSocketDenialResponse
@@ -82,6 +81,7 @@ FAILED = "conversation.item.input_audio_transcription.failed"
 @pytest.mark.slow
 def test_the_client_of_openai(served, plain):
     """Turns are those of `Transcriber.live`, and their events come in their order."""
+    openai = pytest.importorskip("openai", reason="the package openai is in the extra `test`")
     expected = list(transcriber(served, language="de").live([WHOLE], activity=plain))
     texts = ["", ""]
     for one in expected:
