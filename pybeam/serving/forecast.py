@@ -111,7 +111,7 @@ class Forecast:
             now: seconds on the clock of `stepped`.
         """
         last, tokens = self._last_steps(rows, now), max(1, tokens)
-        step = sum(last) / len(last) if last else 0.0
+        step = math.fsum(last) / len(last) if last else 0.0
         if not self._steps:
             return Outlook(step=step)
         own = self._steps.get(tokens.bit_length())
