@@ -54,6 +54,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "profile": ("phases", "profile", ()),
     "service": ("service", "service", ("load",)),
     "admission": ("admission", "admission", ("load",)),
+    "cores": ("cores", "cores", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),
     "catalogue": ("catalogue", "catalogue", ()),
     "shortlist": ("shortlist", "shortlist", ()),

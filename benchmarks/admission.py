@@ -82,7 +82,7 @@ class Bench:
         return self._setup.corpus().spread(8 if self._setup.is_tiny else LINES).sources
 
     @cached_property
-    def _lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> list[tuple[int, int]]:
         results = self._decoder.decode(self._sources)
         return [
             (len(source), result.steps)
@@ -92,8 +92,8 @@ class Bench:
     def simulated(self, pattern: str, load: float, timeout: float) -> dict:
         """Counts of a simulation, and who is done that comes again when it is told to."""
         costs, seconds = Costs.measured(), 3.0 if self._setup.is_tiny else SIMULATED_SECONDS
-        rate = load * ENGINES * capacity(costs, self._lengths)
-        requests = getattr(Lines(self._lengths), pattern)(rate, seconds, timeout)
+        rate = load * ENGINES * capacity(costs, self.lengths)
+        requests = getattr(Lines(self.lengths), pattern)(rate, seconds, timeout)
         simulation = Simulation(costs, ENGINES, retries=True)
         counts = simulation.run(requests)
         again = Counts.of(simulation.again)

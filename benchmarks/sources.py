@@ -14,6 +14,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "catalogue": (*SEARCH, "pybeam/catalogue"),
     "causal": SEARCH,
     "compat": (*SEARCH, "pybeam/compat", "pybeam/speech"),
+    "cores": ("pybeam/serving", "benchmarks/cores.py", "benchmarks/simulated_service.py"),
     "corpus": (*SEARCH, "pybeam/corpus"),
     "e2e": SEARCH,
     "ensemble": SEARCH,
