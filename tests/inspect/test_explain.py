@@ -60,6 +60,8 @@ def test_the_output_is_that_of_a_decoder(name, levels):
             assert tokens[-len(generated) :] == generated
             assert tree.nodes[node].score == pytest.approx(hypothesis.score, abs=1e-5)
             assert score == hypothesis.final_score
+            if hypothesis.ended and SEARCHES[name].finishing != Finishing.HELD:
+                assert tree.nodes[node].events[-1].fate == Fate.FINISHED
         check_tree(tree)
 
 
@@ -90,29 +92,38 @@ def test_the_rules_are_those_of_select(finishing):
     def number(low: float, high: float) -> float:
         return low + (high - low) * float(torch.rand(1, generator=generator))
 
-    for case in range(60):
+    for case in range(120):
         size, width = 1 + case % 4, 1 + case % 5
         score = -torch.rand(size, generator=generator).sort().values
         held = [finishing == Finishing.HELD and number(0, 1) < 0.3 for _ in range(size)]
         logits = torch.randn(size - sum(held), 6, generator=generator) * 2
-        if case % 3 == 0:
-            logits = logits.round()
+        is_whole = case % 6 == 0
+        # then differences are exactly at a threshold
+        if is_whole:
+            score, logits = (2 * score).round(), -logits.abs().round()
         if case % 7 == 0:
             logits[:, 3] = -math.inf
         given = dict(
             is_ended=torch.tensor(held) if any(held) else None,
             max_candidates=torch.tensor([1 + case % 6], dtype=torch.int32),
-            margin=torch.tensor([number(0.3, 3.0) * (-1) ** case]),
-            local_margin=torch.tensor([number(0.5, 4.0)]),
+            margin=torch.tensor([2.0 if is_whole else number(0.3, 3.0)]) * (-1) ** case,
+            local_margin=torch.tensor([2.0 if is_whole else number(0.5, 4.0)]),
             best_finished=torch.tensor([number(-3.0, 0.0)]) if case % 4 == 1 else None,
             ban_eos=torch.tensor([case % 5 == 0]),
         )
         offset = torch.tensor([0, size], dtype=torch.int32)
         widths = torch.tensor([width], dtype=torch.int32)
-        options = SelectOptions(2 * width, (0, 4), finishing, **given)
+        options = SelectOptions(2 * width, (0, 4), finishing, not is_whole, **given)
         asked = Asked(logits, score, offset, widths, options)
         survivors = pybeam.ops.select(
-            logits, score, offset, width=widths, eos_id=[0, 4], finishing=finishing, **given
+            logits,
+            score,
+            offset,
+            width=widths,
+            eos_id=[0, 4],
+            finishing=finishing,
+            normalise=not is_whole,
+            **given,
         )
         num, num_finished = int(survivors.count[0]), int(survivors.num_finished[0])
         pairs = list(zip(survivors.parent[0].tolist(), survivors.token[0].tolist(), strict=True))

@@ -170,7 +170,7 @@ def test_what_was_decoded_is_not_decoded_again(tmp_path, monkeypatch):
     assert 0 < known < len(SEARCHES) * NUM
     # killed in the middle of a line
     with path.open("a") as file:
-        file.write('{"by": "')
+        file.write('{"by": "' + "x" * 20_000)
     is_stopped = False
     asked.clear()
     assert without_times(compared(model, schedule=schedule, journal=str(path))) == expected
