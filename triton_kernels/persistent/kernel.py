@@ -38,7 +38,15 @@ QKV, OWN, OWN_OUT, QUERY, CROSS, CROSS_OUT, INNER, INNER_OUT, NUM_PHASES = (
         "last_layer",
         "epsilon",
         "scale",
-    ]
+    ],
+    do_not_specialize_on_alignment=[
+        "p_offset",
+        "p_slot",
+        "p_num_cells",
+        "p_entry",
+        "p_new_cell",
+        "p_source_length",
+    ],
 )
 def decoder_layers_kernel(
     p_address,  # [layers, NUM_ADDRESSES]
