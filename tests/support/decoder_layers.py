@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -12,7 +13,14 @@ from torch import Tensor
 from pybeam.backends.torch_layers import Activation
 from pybeam.contracts import Cells, NewNodes
 from pybeam.triton_kernels.attention import tree_attention
-from pybeam.triton_kernels.persistent import LayersShape, Programs, RowsSee, decoder_layers
+from pybeam.triton_kernels.persistent import (
+    LayersShape,
+    Programs,
+    RowsSee,
+    decoder_layers,
+    exchange_for,
+)
+from pybeam.triton_kernels.persistent.exchange import Exchange
 from pybeam.triton_kernels.product import product
 
 # depth and columns of a layer's products in widths and inner widths, and which have a norm
@@ -33,6 +41,11 @@ class LayersCase:
     new_cell: Tensor
     source_cells: Cells
 
+    @cached_property
+    def exchange(self) -> Exchange:
+        x = self.states
+        return exchange_for(self.shape, len(self.products), len(x), x.dtype, x.device)
+
     @property
     def addresses(self) -> Tensor:
         """The table that the launch reads."""
@@ -49,7 +62,8 @@ class LayersCase:
         """The states [R, d] behind all layers; new keys and values go to `own_pools`."""
         seen = RowsSee(self.cells, self.new_cell, len(self.own_pools[0]), self.source_cells)
         addresses = self.addresses if addresses is None else addresses
-        return decoder_layers(self.states.clone(), addresses, self.shape, seen, programs)
+        given = self.shape, seen, self.exchange, programs
+        return decoder_layers(self.states.clone(), addresses, *given)
 
     def by_parts(self) -> Tensor:
         """The same with a launch for each part."""

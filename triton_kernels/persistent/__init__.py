@@ -1,9 +1,9 @@
 """`decoder_layers`: all layers of a decoder in one launch, for few rows.
 
 A step of few rows takes as long as its kernels are many, because each begins when the last program of the one
-before it has ended, and only then asks for its weights. Here the programs stay. They wait for one another
-eight times in a layer, and while they wait, the weights of their next product are on their way to registers,
-and those of products behind it to the L2.
+before it has ended. Here the programs stay. They wait for one another's numbers eight times in a layer
+(`exchange.py`), and while they wait, the weights of their next product are on their way to registers, and
+those of products behind it to the L2.
 
 It is off unless the environment has PYBEAM_PERSISTENT=1.
 """
@@ -19,10 +19,9 @@ from torch import Tensor
 
 from pybeam.contracts import Cells
 from pybeam.triton_kernels.attention.variants import num_multiprocessors
-from pybeam.triton_kernels.counters import counters
-from pybeam.triton_kernels.persistent.ahead import LINE, MOST_AHEAD
+from pybeam.triton_kernels.persistent.ahead import MOST_AHEAD
 from pybeam.triton_kernels.persistent.attention import QUERIES
-from pybeam.triton_kernels.persistent.barrier import COUNTER_STRIDE
+from pybeam.triton_kernels.persistent.exchange import LAUNCHES, Exchange, exchange_of
 from pybeam.triton_kernels.persistent.kernel import NUM_PHASES, decoder_layers_kernel
 from pybeam.triton_kernels.product import LINES, PACK
 
@@ -30,7 +29,7 @@ IS_ON = os.environ.get("PYBEAM_PERSISTENT") == "1"
 DTYPES = (torch.bfloat16, torch.float16)
 MOST_ROWS = 16
 # numbers of rows and weights that a thread holds at once
-MOST_NUMBERS = 384
+MOST_NUMBERS = 256
 
 
 class LayersShape(NamedTuple):
@@ -73,6 +72,19 @@ def groups_of(num_columns: int, programs: Programs) -> int:
     return triton.next_power_of_2(triton.cdiv(num_columns, LINES.value * programs.num))
 
 
+def rows_of(num_rows: int) -> int:
+    """Rows that a launch is compiled for."""
+    return LINES.value if num_rows <= LINES.value else MOST_ROWS
+
+
+def exchange_for(
+    shape: LayersShape, num_layers: int, num_rows: int, dtype: torch.dtype, device: torch.device
+) -> Exchange:
+    """Make the places of launches of so many rows."""
+    num_places = rows_of(num_rows) * (9 * shape.width + shape.inner_width)
+    return exchange_of(num_layers, num_places, dtype, device)
+
+
 def takes_layers(shape: LayersShape, num_rows: int, num_sources: int, programs: Programs) -> bool:
     """Whether rows and weights of these layers fit the programs."""
     width, inner, heads = shape.width, shape.inner_width, shape.num_heads
@@ -81,10 +93,12 @@ def takes_layers(shape: LayersShape, num_rows: int, num_sources: int, programs: 
     if not is_plain or width % PACK.value or inner % PACK.value or not 0 < num_rows <= MOST_ROWS:
         return False
     num_tiles = (num_rows + num_sources * (QUERIES.value - 1)) // QUERIES.value
-    rows = 8 if num_rows <= 8 else 16
+    rows = rows_of(num_rows)
+    # a norm needs its rows in float32, too, its weights and its biases
+    products = (3 * width, width, 3 * rows), (inner, width, 3 * rows), (width, inner, rows)
     numbers = [
-        triton.next_power_of_2(depth) * (rows + LINES.value * groups_of(num_columns, programs))
-        for num_columns, depth in ((3 * width, width), (inner, width), (width, inner))
+        triton.next_power_of_2(depth) * (lines + LINES.value * groups_of(num_columns, programs))
+        for num_columns, depth, lines in products
     ]
     fits = max(numbers) <= MOST_NUMBERS * 32 * programs.num_warps
     return fits and num_tiles * heads <= programs.num
@@ -95,6 +109,7 @@ def decoder_layers(
     addresses: Tensor,
     shape: LayersShape,
     seen: RowsSee,
+    exchange: Exchange,
     programs: Programs | None = None,
     after: Tensor | None = None,
 ) -> Tensor:
@@ -111,20 +126,16 @@ def decoder_layers(
             has 0. Products of outputs have no norm. A norm behind a sum is that of the product behind it.
         shape: sizes.
         seen: what rows see.
+        exchange: of `exchange_for` these layers and rows. Launches that share it follow one another.
         programs: by default one for each multiprocessor.
         after: contiguous weights that are read next; the L2 fetches the first `MOST_AHEAD` bytes.
     """
     programs = programs or programs_of(shape, states.device)
     cells, new_cell, num_cells, source_cells = seen
-    after_bytes = 0 if after is None else min(after.nbytes, MOST_AHEAD) // LINE * LINE
+    after_bytes = 0 if after is None else min(after.nbytes, MOST_AHEAD) // 16 * 16
     num_rows, width, inner = states.shape[0], shape.width, shape.inner_width
     num_layers, num_warps = addresses.shape[0], programs.num_warps
-    qkv, attended, query, hidden = (
-        states.new_empty(num_rows, num) for num in (3 * width, width, width, inner)
-    )
     normed = None if shape.is_pre_norm else torch.empty_like(states)
-    num_counters = num_layers * NUM_PHASES.value + 1
-    count = counters(num_counters * COUNTER_STRIDE.value, states.device)
     packs = [
         max(num_warps, triton.next_power_of_2(depth) // PACK.value) for depth in (width, inner)
     ]
@@ -137,19 +148,16 @@ def decoder_layers(
             addresses,
             states,
             normed,
-            qkv,
-            attended,
-            query,
-            hidden,
+            exchange.places,
+            exchange.books,
             *(array.contiguous() for array in arrays if array is not None),
-            count,
             after,
-            num_rows,
             cells.slot.numel(),
             cells.cell.shape[1],
             source_cells.cell.shape[1],
             num_cells,
             after_bytes,
+            num_layers,
             first,
             last,
             shape.epsilon,
@@ -159,7 +167,7 @@ def decoder_layers(
             NUM_HEADS=shape.num_heads,
             ACTIVATION=int(shape.activation),
             MASK_WORDS=num_words,
-            ROWS=8 if num_rows <= 8 else 16,
+            ROWS=rows_of(num_rows),
             GROUPS=groups_of(width, programs),
             QKV_GROUPS=groups_of(3 * width, programs),
             INNER_GROUPS=groups_of(inner, programs),
@@ -168,7 +176,6 @@ def decoder_layers(
             PACKS=packs[0],
             INNER_PACKS=packs[1],
             NODES=programs.num_nodes or 16 * num_warps,
-            NUM_COUNTERS=triton.next_power_of_2(num_counters),
             AHEAD=programs.ahead,
             PHASE=phase,
             num_warps=num_warps,
@@ -183,4 +190,5 @@ def decoder_layers(
     for layer in range(num_layers):
         for phase in range(NUM_PHASES.value):
             launch(layer, layer + 1, phase)
+    exchange.books[LAUNCHES.value] += 1
     return states

@@ -12,7 +12,7 @@ import triton.language as tl
 from pybeam.triton_kernels.attention.lists import bits_of, nodes_at, sees
 from pybeam.triton_kernels.attention.scores import finite_or_zero, logits_of
 from pybeam.triton_kernels.attention.tiles import add_weighted, products_of, source_of
-from pybeam.triton_kernels.persistent.barrier import await_count
+from pybeam.triton_kernels.persistent.exchange import CAN_WAIT, awaited, is_short
 
 # of a tile, along the second axis of scores
 QUERIES, ROWS = tl.constexpr(8), tl.constexpr(1)
@@ -67,16 +67,27 @@ def block_of(nodes, pools, m_n, HEAD_SIZE: tl.constexpr):
 
 
 @triton.jit
+def new_block(nodes, pools, o_new, m_new, HEAD_SIZE: tl.constexpr):
+    """Load what is there of the keys and values of new nodes, which stand in lines of rows `o_new`."""
+    o_d, o_new = tl.arange(0, HEAD_SIZE), o_new.to(tl.int64)
+    p_key = pools.new_key + o_new[:, None] * pools.new_key_stride + o_d[None, :]
+    p_value = pools.new_value + o_new[None, :] * pools.new_value_stride + o_d[:, None]
+    b_key = tl.load(p_key, mask=m_new[:, None], other=0.0, volatile=True)
+    return Block(b_key, tl.load(p_value, mask=m_new[None, :], other=0.0, volatile=True))
+
+
+@triton.jit
 def with_new(block, nodes, pools, o_new, m_n, HEAD_SIZE: tl.constexpr):
-    """The same block with the keys and values of new nodes, which stand in lines of rows `o_new`."""
+    """The same block with the keys and values of new nodes, when they are there."""
     b_key, b_value = block.key, block.value
     if pools.new_key is not None:
         m_new = m_n & (nodes.new_cell == nodes.cell)
-        o_d, o_new = tl.arange(0, HEAD_SIZE), o_new.to(tl.int64)
-        p_key = pools.new_key + o_new[:, None] * pools.new_key_stride + o_d[None, :]
-        p_value = pools.new_value + o_new[None, :] * pools.new_value_stride + o_d[:, None]
-        b_key = tl.load(p_key, mask=m_new[:, None], other=b_key)
-        b_value = tl.load(p_value, mask=m_new[None, :], other=b_value)
+        new = new_block(nodes, pools, o_new, m_new, HEAD_SIZE)
+        if CAN_WAIT:
+            while is_short(new.key) | is_short(new.value):
+                new = new_block(nodes, pools, o_new, m_new, HEAD_SIZE)
+        b_key = tl.where(m_new[:, None], new.key, b_key)
+        b_value = tl.where(m_new[None, :], new.value, b_value)
     return Block(b_key, b_value)
 
 
@@ -85,12 +96,10 @@ def attend(
     lines,
     tile,
     lists,
-    nodes,  # the first of the list
     b_entry,
     pools,
     num_pool_cells,
     rules,
-    before,
     MASK_WORDS: tl.constexpr,
     NODES: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
@@ -100,17 +109,15 @@ def attend(
     o_m = tl.minimum(tile.begin + tl.arange(0, QUERIES), tile.row_end - 1)
     m_row = tile.begin + tl.arange(0, QUERIES) < tile.row_end
     m_n = o_n < lists.num_cells
+    nodes = nodes_at(o_n, lists, pools, MASK_WORDS)
     block = block_of(nodes, pools, m_n, HEAD_SIZE)
     bits = bits_of(b_entry, MASK_WORDS)
     if pools.new_key is not None:
         b_new_cell = tl.load(pools.new_cell + o_m, mask=m_row, other=-1).to(tl.int64)[:, None]
         m_new = (b_new_cell >= 0) & (b_new_cell < num_pool_cells)
-    await_count(before)
     o_m = o_m.to(tl.int64)[:, None]
-    b_query = tl.load(lines.query + o_m * lines.query_stride + o_d[None, :])
-    if pools.new_key is not None:
-        b_new_key = tl.load(pools.new_key + o_m * pools.new_key_stride + o_d[None, :])
-        b_new_value = tl.load(pools.new_value + o_m * pools.new_value_stride + o_d[None, :])
+    p_query = lines.query + o_m * lines.query_stride + o_d[None, :]
+    b_query = awaited(p_query, (o_d >= 0)[None, :])
     b_peak = tl.full([QUERIES], -float("inf"), tl.float32)
     b_total = tl.zeros([QUERIES], tl.float32)
     b_sum = tl.zeros([HEAD_SIZE, QUERIES], tl.float32)
@@ -136,7 +143,11 @@ def attend(
     p_line = lines.out + o_m * lines.out_stride + o_d[None, :]
     tl.store(p_line, b_out.to(lines.out.dtype.element_ty), mask=m_row[:, None])
     if pools.new_key is not None:
-        # nobody waits for these in this launch
+        # nobody waits for these in this launch, and they have been seen above
+        p_new_key = pools.new_key + o_m * pools.new_key_stride + o_d[None, :]
+        p_new_value = pools.new_value + o_m * pools.new_value_stride + o_d[None, :]
+        b_new_key = awaited(p_new_key, m_new)
+        b_new_value = awaited(p_new_value, m_new)
         p_key = pools.key + b_new_cell * pools.key_stride + o_d[None, :]
         p_value = pools.value + b_new_cell * pools.value_stride + o_d[None, :]
         tl.store(p_key, b_new_key, mask=m_new)

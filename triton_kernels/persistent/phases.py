@@ -16,10 +16,6 @@ from pybeam.triton_kernels.product import LINES
 NUM_PRODUCTS, OWN_POOL, CROSS_POOL, NUM_ADDRESSES = (tl.constexpr(i) for i in (6, 24, 25, 26))
 
 
-# bytes of a line of the L2
-LINE = tl.constexpr(128)
-
-
 class Seen(NamedTuple):
     """The nodes that the rows of a program see: those of hypotheses, or of their source."""
 
@@ -34,10 +30,8 @@ def attention_phase(
     lines,
     tile,
     seen,
-    nodes,  # the first of the list
     p_address,  # of the pool
     scale,
-    before,
     WIDTH: tl.constexpr,
     MASK_WORDS: tl.constexpr,
     NODES: tl.constexpr,
@@ -48,11 +42,11 @@ def attention_phase(
         dtype: tl.constexpr = lines.out.dtype.element_ty
         address = tl.multiple_of(tl.load(p_address), 16)
         p_pool = tl.multiple_of(address.to(tl.pointer_type(dtype)), 16) + head
-        new = seen.pools
-        p_new_key, p_new_value = new.new_key, new.new_value
-        if new.new_key is not None:
-            p_new_key += head
-            p_new_value += head
+        p_query, stride = lines.query + head, lines.query_stride
+        p_new_key, p_new_value = None, None
+        if seen.pools.new_key is not None:
+            # they stand behind the queries
+            p_new_key, p_new_value = p_query + WIDTH, p_query + 2 * WIDTH
         # a cell has a key and a value
         pools = Pools(
             p_pool,
@@ -61,21 +55,18 @@ def attention_phase(
             2 * WIDTH,
             p_new_key,
             p_new_value,
-            new.new_key_stride,
-            new.new_value_stride,
-            new.new_cell,
+            stride,
+            stride,
+            seen.pools.new_cell,
         )
-        strides = lines.out_stride, lines.query_stride
         attend(
-            Lines(lines.out + head, lines.query + head, *strides),
+            Lines(lines.out + head, p_query, lines.out_stride, stride),
             tile,
             seen.lists,
-            nodes,
             seen.entry,
             pools,
             seen.num_pool_cells,
             Rules(scale, 0.0, None, 0, 0, 0),
-            before,
             MASK_WORDS,
             NODES,
             HEAD_SIZE,
@@ -86,7 +77,6 @@ def attention_phase(
 def product_phase(
     rows,
     p_address,
-    before,
     NUM_COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -101,7 +91,6 @@ def product_phase(
         multiply(
             rows,
             product,
-            before,
             NUM_COLUMNS,
             DEPTH,
             ACTIVATION,
@@ -129,10 +118,4 @@ def ask_ahead(
     NUM_BYTES: tl.constexpr = HEIGHT * WIDTH * dtype.primitive_bitwidth // 8
     p_weight = p_layer + LAYER * NUM_ADDRESSES + PLACE * NUM_PARTS + WEIGHT
     if LAYER < num_layers:
-        ask_for(tl.load(p_weight), NUM_BYTES, share_of(NUM_BYTES))
-
-
-@triton.jit
-def share_of(num_bytes):
-    """The bytes that each program asks for, in lines of the L2."""
-    return tl.cdiv(num_bytes, LINE * tl.num_programs(0)) * LINE
+        ask_for(tl.load(p_weight), NUM_BYTES)

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.layers import activated
-from pybeam.triton_kernels.persistent.barrier import await_count
-from pybeam.triton_kernels.product import LINES, PACK, normalised, operand, tile_of_lines
+from pybeam.triton_kernels.persistent.exchange import awaited
+from pybeam.triton_kernels.product import LINES, PACK, operand, tile_of_lines
 
 # of a product among the addresses of a layer: its norm, then its weights
 SCALE, SHIFT, WEIGHT, BIAS, NUM_PARTS = (tl.constexpr(i) for i in range(5))
@@ -22,12 +22,13 @@ class Product(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows before a product and behind it."""
+    """Rows before a product and behind it. No other program reads the last three."""
 
-    y: tl.tensor
-    x: tl.tensor
+    x: tl.tensor  # which other programs leave
+    y: tl.tensor  # for other programs
     residual: tl.tensor
-    normed: tl.tensor  # where normalised rows are left, for a later residual
+    kept: tl.tensor  # the same as y
+    normed: tl.tensor  # the residual of a later product: normalised rows
     num: tl.tensor
     epsilon: tl.tensor
 
@@ -40,10 +41,43 @@ def part_of(product, i, dtype: tl.constexpr):
 
 
 @triton.jit
+def added(x_0, y_0, z_0, x_1, y_1, z_1):
+    return x_0 + x_1, y_0 + y_1, z_0 + z_1
+
+
+@triton.jit
+def normalised(b_x, b_scale, b_shift, o_depth, epsilon, DEPTH: tl.constexpr, PARTS: tl.constexpr):
+    """The layer norm of a tile of rows, whose warps wait for one another once.
+
+    Each warp has the sum of its numbers, and that of the squares of their distances to its own mean.
+    """
+    PACKS: tl.constexpr = b_x.shape[1] // PARTS
+    GROUPS: tl.constexpr = b_x.shape[2]
+    b_wide = b_x.to(tl.float32)
+    b_parts = tl.reshape(b_wide, [LINES, PACKS, PARTS, GROUPS, PACK])
+    # of a part of the depth, [lines, parts, groups]
+    b_sum = tl.sum(tl.sum(b_parts, 1), 3)
+    if DEPTH == PACKS * PARTS * PACK:
+        b_mean = b_sum * (1.0 / (PACKS * PACK))
+        b_far = b_parts - b_mean[:, None, :, :, None]
+    else:
+        m_depth = tl.reshape(o_depth < DEPTH, [1, PACKS, PARTS, 1, PACK])
+        b_count = tl.sum(tl.sum(m_depth.to(tl.float32), 1), 3)
+        b_mean = b_sum / tl.maximum(b_count, 1.0)
+        b_far = tl.where(m_depth, b_parts - b_mean[:, None, :, :, None], 0.0)
+    b_square = tl.sum(tl.sum(b_far * b_far, 1), 3)
+    b_sum, b_square, b_between = tl.reduce((b_sum, b_square, b_sum * b_mean), 1, added)
+    b_mean = b_sum * (1.0 / DEPTH)
+    b_square += tl.maximum(b_between - b_sum * b_mean, 0.0)
+    b_factor = 1.0 / tl.sqrt(b_square * (1.0 / DEPTH) + epsilon)
+    b_wide = (b_wide - b_mean[:, None, :, None, None]) * b_factor[:, None, :, None, None]
+    return (b_wide * b_scale.to(tl.float32) + b_shift.to(tl.float32)).to(b_x.dtype)
+
+
+@triton.jit
 def multiply(
     rows,
     product,
-    before,
     NUM_COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -73,19 +107,22 @@ def multiply(
     o_row = tl.arange(0, ROWS)
     o_y = o_row[:, None] * NUM_COLUMNS + o_column[None, :]
     m_y = (o_row < rows.num)[:, None] & (o_column < NUM_COLUMNS)[None, :]
-    await_count(before)
-    b_x = tile_of_lines(rows.x, 0, rows.num, o_depth, DEPTH, DEPTH, ROWS // LINES)
     if rows.residual is not None:
         b_residual = tl.load(rows.residual + o_y, mask=m_y, other=0.0)
+    o_line = tl.arange(0, ROWS // LINES)[None, :] * LINES + tl.arange(0, LINES)[:, None]
+    m_x = (o_line < rows.num)[:, None, :, None, None] & (o_depth < DEPTH)[None, :, None, :, :]
+    o_x = o_line[:, None, :, None, None] * DEPTH + o_depth[None, :, None, :, :]
+    b_x = awaited(rows.x + o_x, m_x)
     if HAS_NORM:
-        norm = b_scale, b_shift, o_depth, DEPTH, rows.epsilon
+        norm = b_scale, b_shift, o_depth, rows.epsilon
         if rows.normed is None:
-            b_x = normalised(b_x, *norm, True, PARTS)
+            b_x = normalised(b_x, *norm, DEPTH, PARTS)
         else:
             if num_lines > 0:
-                b_x = normalised(b_x, *norm, True, PARTS)
-            if product.first == 0:
-                store_rows(rows.normed, b_x, rows.num, o_depth, DEPTH, ROWS // LINES)
+                b_x = normalised(b_x, *norm, DEPTH, PARTS)
+            # of the columns that this program has in the product of the sum
+            m_own = o_depth // LINES % tl.num_programs(0) == tl.program_id(0)
+            tl.store(rows.normed + o_x, b_x, mask=m_x & m_own[None, :, None, :, :])
     b_part = tl.full([PARTS, ROWS, GROUPS * LINES], 0.0, tl.float32)
     b_weight = tl.permute(operand(b_weight, PARTS), 0, 2, 1)
     b_part = tl.dot(operand(b_x, PARTS), b_weight, b_part, input_precision="ieee")
@@ -93,12 +130,5 @@ def multiply(
     if rows.residual is not None:
         b_y += b_residual.to(tl.float32)
     tl.store(rows.y + o_y, b_y.to(dtype), mask=m_y)
-
-
-@triton.jit
-def store_rows(p_x, b_x, num_rows, o_depth, DEPTH: tl.constexpr, GROUPS: tl.constexpr):
-    o_row = tl.arange(0, GROUPS)[None, :] * LINES + tl.arange(0, LINES)[:, None]
-    m_row = (o_row < num_rows)[:, None, :, None, None]
-    p_line = p_x + o_row[:, None, :, None, None] * DEPTH
-    o_depth = o_depth[None, :, None, :, :]
-    tl.store(p_line + o_depth, b_x, mask=m_row & (o_depth < DEPTH))
+    if rows.kept is not None:
+        tl.store(rows.kept + o_y, b_y.to(dtype), mask=m_y)

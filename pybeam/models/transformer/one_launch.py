@@ -42,6 +42,7 @@ class LayersInOne:
         ]
         self._pools: list[int] = []
         self._table: Tensor | None = None
+        self._exchanges: dict[int, persistent.Exchange] = {}
 
     def __call__(self, inputs: Any, own: Any, cross: Any) -> Tensor | None:
         """Return what `StackRunner.states` does; None: these rows are not for it."""
@@ -53,8 +54,8 @@ class LayersInOne:
         sizes = token.shape[0], cells.slot.numel()
         if not persistent.takes_layers(self._shape, *sizes, self._programs):
             return None
-        table = self._addresses(own.pool, cross.pool)
-        if table is None:
+        table, exchange = self._addresses(own.pool, cross.pool), self._exchange(sizes[0])
+        if table is None or exchange is None:
             return None
         stack = self._stack
         weight, _ = token_table(stack.token_table)  # type: ignore[arg-type]
@@ -62,17 +63,29 @@ class LayersInOne:
         norm = stack.embedding_norm and stack.embedding_norm.parts
         x, _ = self._backend.embed_norm(token, place, *facts, [norm, None])  # type: ignore[misc]
         seen = persistent.RowsSee(cells, own.cell, own.pool.num_cells, cross.cells)
-        x = persistent.decoder_layers(x, table, self._shape, seen, self._programs, self._after)
+        given = self._shape, seen, exchange, self._programs, self._after
+        x = persistent.decoder_layers(x, table, *given)
         for last in (stack.layers[-1].inner_norms.behind, stack.final_norm):
             x = x if last is None else last(x)
         return x
+
+    def _exchange(self, num_rows: int) -> persistent.Exchange | None:
+        """Return the places of launches of so many rows; None: they cannot be made in a graph."""
+        num = persistent.rows_of(num_rows)
+        if num not in self._exchanges:
+            if _is_capturing():
+                return None
+            table = self._stack.position_table
+            given = self._shape, len(self._stack.layers), num, table.dtype, table.device
+            self._exchanges[num] = persistent.exchange_for(*given)
+        return self._exchanges[num]
 
     def _addresses(self, *pools: Any) -> Tensor | None:
         """Return the table of `decoder_layers`; None: it cannot be made in a graph, or not of these pools."""
         found = [layer.data_ptr() for pool in pools for layer in pool.both]
         if found == self._pools:
             return self._table
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if _is_capturing():
             return None
         dtype, device = self._stack.position_table.dtype, self._stack.position_table.device
         arrays = [layer for pool in pools for layer in pool.both]
@@ -86,6 +99,10 @@ class LayersInOne:
             self._table = to_device(lines, torch.int64, device)
         self._pools = found
         return self._table
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def in_one_launch(backend: Backend, stack: Stack, output: Any) -> LayersInOne | None:

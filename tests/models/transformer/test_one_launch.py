@@ -39,7 +39,7 @@ def at(address: int, *shape: int) -> Tensor | None:
     return torch.frombuffer(numbers, dtype=torch.float32).view(shape)
 
 
-def layers_by_address(states, addresses, shape, seen, programs, after):
+def layers_by_address(states, addresses, shape, seen, exchange, programs, after):
     """Do as the docstring of `decoder_layers` says, through the table alone."""
     cells, new_cell, num_cells, source_cells = seen
     d, inner, size = shape.width, shape.inner_width, shape.width // shape.num_heads
@@ -96,6 +96,7 @@ def calls(monkeypatch) -> list[int]:
     monkeypatch.setattr(persistent, "DTYPES", (torch.float32,))
     monkeypatch.setattr(persistent, "programs_of", lambda *_: persistent.Programs(64, 4))
     monkeypatch.setattr(persistent, "decoder_layers", noted)
+    monkeypatch.setattr(persistent, "exchange_for", lambda *_: ())
     monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
     return found
 

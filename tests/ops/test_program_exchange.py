@@ -1,4 +1,4 @@
-"""The barrier of programs of one launch, with threads for programs, under ThreadSanitizer."""
+"""Programs of one launch that leave numbers for one another, as threads, under ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-SOURCE = ROOT / "tests" / "ops" / "program_barrier" / "main.cpp"
+SOURCE = ROOT / "tests" / "ops" / "program_exchange" / "main.cpp"
 
 
 def run(folder: Path, *defines: str) -> subprocess.CompletedProcess:
@@ -45,7 +45,7 @@ def test_no_race(tmp_path):
     assert found.stdout == "0 wrong\n"
 
 
-@pytest.mark.parametrize("mistake", ["RELAXED", "SHARED_COUNTER", "LEFT_ALONE"])
+@pytest.mark.parametrize("mistake", ["LEFT_FULL", "ONE_SET"])
 def test_mistakes_show(tmp_path, mistake):
     found = run(tmp_path, mistake)
-    assert "ThreadSanitizer: data race" in found.stderr, found.stdout
+    assert found.returncode != 0 and not found.stdout.startswith("0 wrong")
