@@ -27,7 +27,7 @@ demo test test-all test-ray test-oldest edge docs sanitize fuzz soak mutate: exp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench bench-kernels stale docs docs-links docs-look \
+.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench bench-kernels kernel stale docs docs-links docs-look \
         lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
 	@echo "make bench-kernels  measure every kernel beside torch's, with one thread; ONLY=\"-k select\" some of them"
+	@echo "make kernel NAME=smooth  write the stubs of a new operator, its tests, which fail, and its benchmark"
 	@echo "make stale     list the measurements that are older than the code that they measure"
 	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
 	@echo "               check its links;"
@@ -117,6 +118,9 @@ bench-kernels: build $(VENV)/.extra-bench
 
 # All warnings are errors; -n: a link to a name that does not exist is one.
 SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
+
+kernel:
+	@PYTHONPATH=.:tests $(PYTHON) -m support.new_kernel $(NAME)
 
 # Needs no more than git.
 stale:

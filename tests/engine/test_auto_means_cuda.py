@@ -20,6 +20,7 @@ from support.graph_memory import Recomputed
 from support.laws import ALGORITHMS
 from support.pretended_gpu import GPU, pretended
 from support.recipes import RECIPES
+from support.rules import RULES
 from support.speech_models import random_features
 
 # kinds that listen, and their number of features
@@ -51,6 +52,8 @@ SEARCHES = {
     ),
     "items": pybeam.fixed_beam(4, max_length=9, processors=(allowed_items(ITEMS),)),
     "diverse": pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5),
+    "rule": pybeam.fixed_beam(3, n_best=2, max_length=9, processors=[RULES["all"][0]]),
+    "rule, held": pybeam.variable_beam(3, max_length=9, processors=[RULES["all"][0]]),
 }
 
 

@@ -14,6 +14,7 @@ from support.ruled_search import RuledSearch
 from support.rules import RULES, sibling
 from support.search_models import next_logits, random_model
 from support.search_problems import rules_of
+from support.triton_process import run_in_interpreter
 from support.whole_search import Scale
 
 SOURCES = [[1] * (1 + i % 3) for i in range(14)]
@@ -200,6 +201,11 @@ def test_rules_in_plain_python(name, finishing, levels, backend):
         assert [one.tokens for one in result.hypotheses] == [one.tokens for one in expected.found]
         scores = [float(one.score) for one in expected.found]
         assert [one.score for one in result.hypotheses] == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_on_triton():
+    run_in_interpreter("tests/study/test_rules.py", "-k", "plain_python and all-refill-None")
 
 
 def test_a_given_output_has_no_candidates():
