@@ -54,10 +54,12 @@ html_theme = "furo"
 html_title = f"pybeam {release}"
 html_static_path = ["_static"]
 html_css_files = ["pybeam.css"]
+html_js_files = ["scrolls.js"]
 html_theme_options = {
     "source_repository": "https://github.com/pybeam-search/pybeam/",
     "source_branch": f"v{release}",
     "source_directory": "docs/",
+    "top_of_page_buttons": ["view"],
 }
 html_show_sphinx = False
 html_copy_source = False

@@ -1,12 +1,14 @@
 """Look at every page of the built site in Chromium: `make docs-look`.
 
 It saves a screenshot of each page, on a desktop, a tablet and a phone, in the light and in the dark, to
-docs/_build/look. It fails if something is wider than its page or if a figure is missing. Chromium is the one
-on the path (`apt-get install chromium`), or that of `playwright install chromium`.
+docs/_build/look. It fails if something is wider than its page or if a figure is missing. `PYBEAM_AXE=FILE`
+gives it the file `axe.min.js` of the npm package `axe-core`: then serious barriers fail, too. Chromium is the
+one on the path (`apt-get install chromium`), or that of `playwright install chromium`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -36,13 +38,24 @@ FAULTS = """() => {
 }"""
 
 
+# barriers that keep somebody from reading; Sphinx writes long signatures as lists of meanings without terms
+BARRIERS = """async () => (await axe.run({rules: {'definition-list': {enabled: false}}})).violations
+    .filter(v => ['serious', 'critical'].includes(v.impact))
+    .map(v => v.id + ' ' + v.nodes[0].html.slice(0, 80))"""
+AXE = Path(os.environ["PYBEAM_AXE"]).read_text("utf-8") if "PYBEAM_AXE" in os.environ else ""
+
+
 def look(page: Page, path: Path, window: str, scheme: str) -> list[str]:
     """Save a screenshot of a page and return what is wrong with it."""
     page.goto(path.as_uri())
     name = path.relative_to(SITE).with_suffix("").as_posix()
     shot = SHOTS / f"{window}-{scheme}" / f"{name}.png"
     page.screenshot(path=shot, full_page=True)
-    return [f"{name}, {window}, {scheme}: {fault}" for fault in page.evaluate(FAULTS)]
+    found = page.evaluate(FAULTS)
+    if AXE:
+        page.evaluate(AXE)
+        found += page.evaluate(BARRIERS)
+    return [f"{name}, {window}, {scheme}: {fault}" for fault in found]
 
 
 def main() -> int:
