@@ -238,6 +238,8 @@ class Rule(Processor):
         self, select: Select, beams: Beams, rows: Rows, data: tuple[Tensor, ...]
     ) -> Select:
         """Return `select` of a backend with this rule in it, for one step."""
+        if self.score is None and self.finish is None and self.siblings is None:
+            return select
 
         def ruled(
             logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: Any
