@@ -1,4 +1,4 @@
-"""Causal attention of the rows of a prompt on a CPU, beside SDPA."""
+"""Causal attention of the rows of a prompt, beside SDPA."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 
+SIZES = [(1, 128, 16, 128), (4, 512, 16, 64)]
+
 
 class PromptAttention(Kernel):
     """Prompts of one length; each of a query's heads has half as many heads of keys."""
@@ -16,28 +18,32 @@ class PromptAttention(Kernel):
     op = "prompt_attention"
     label = "{} x {}, {} heads of {}"
     cases = Cases(
-        cpu=cases(["float32"], [(1, 128, 16, 128), (4, 512, 16, 64)]),
+        cpu=cases(["float32"], SIZES),
+        cuda=cases(["bfloat16"], SIZES),
         tiny=[Case("float32", (2, 9, 4, 16))],
     )
     tolerance = 2e-5
+    tolerance_of_halves = 2e-2
 
     def __init__(
         self, device: torch.device, dtype: str, num: int, length: int, num_heads: int, size: int
     ) -> None:
         num_rows, key_heads = num * length, num_heads // 2
-        query = torch.randn(num_rows, num_heads, size)
-        key, value = torch.randn(2, num_rows, key_heads, size)
+        on_device = {"device": device, "dtype": getattr(torch, dtype)}
+        query = torch.randn(num_rows, num_heads, size, **on_device)
+        key, value = torch.randn(2, num_rows, key_heads, size, **on_device)
         cell = torch.arange(num_rows, dtype=torch.int32).view(num, length)
         slot = torch.arange(num, dtype=torch.int32)
         offset = torch.arange(0, num_rows + 1, length, dtype=torch.int32)
         num_cells = torch.full_like(slot, length)
         position = torch.arange(length, dtype=torch.int32).repeat(num)
-        places = offset, slot, cell, num_cells, position
+        places = [one.to(device) for one in (offset, slot, cell, num_cells, position)]
         self.copies = [(query, key, value, *places, size**-0.5, 0, 0.0)]
         self._num = num
         num_pairs = num * length * (length + 1) // 2
         self.work = Work(
-            4 * num_rows * size * 2 * (num_heads + key_heads), 4 * num_pairs * num_heads * size
+            query.itemsize * num_rows * size * 2 * (num_heads + key_heads),
+            4 * num_pairs * num_heads * size,
         )
 
     def in_torch(self, query: Tensor, key: Tensor, value: Tensor, *places) -> Tensor:

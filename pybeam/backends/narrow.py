@@ -47,7 +47,8 @@ def turned(q: Tensor, eights: int, filling: int = 0) -> Tensor:
     """Turn numbers of one byte [out, in] part by part, lanes first; `filling` fills the last part."""
     part = LANES * EIGHT * eights
     filled = F.pad(q.view(torch.uint8), (0, -q.shape[1] % part), value=filling)
-    parts = filled.view(len(q), filled.shape[1] // part, eights, LANES, EIGHT)
+    # an eight is moved as one number
+    parts = filled.view(torch.int64).view(len(q), filled.shape[1] // part, eights, LANES)
     return parts.transpose(2, 3).flatten(1).view(q.dtype)
 
 

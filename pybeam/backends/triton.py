@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from pybeam.backends.transfer import to_device
 from pybeam.contracts import EditRule
 from pybeam.triton_kernels import product
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
+from pybeam.triton_kernels.attention.prompts import prompt_attention as prompt_attention_kernel
 from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tree_append
 from pybeam.triton_kernels.beam import beam_plan as beam_plan
 from pybeam.triton_kernels.draft import draft_commit
@@ -61,6 +63,13 @@ def edit_list(
     rules: Sequence[EditRule], arrays: Sequence[Sequence[Tensor]], device: torch.device
 ) -> Tensor:
     return to_device([*map(line_of, rules, arrays)], torch.int64, device)
+
+
+def prompt_attention(query: Tensor, *given: Any) -> Tensor:
+    # in float64 nothing is rounded to float32
+    is_double = query.dtype == torch.float64
+    own = layers.prompt_attention if is_double else prompt_attention_kernel
+    return own(query, *given)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -130,7 +139,6 @@ linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm
 soft_cap = layers.soft_cap
-prompt_attention = layers.prompt_attention
 glu = layers.glu
 lstm_cell = layers.lstm_cell
 mixture = layers.mixture

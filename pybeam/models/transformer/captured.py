@@ -1,4 +1,4 @@
-"""The encoder as a captured program: the numbers of its sources are one array, of a size that comes back.
+"""Encoders and prompts as captured programs: the numbers of sources are one array, of a size that comes back.
 
 Sources are padded with empty ones, positions with some that belong to no source: no row of another source
 sees them, and their keys and values go nowhere. Lines of cells are as long as a power of two.
@@ -16,6 +16,7 @@ from pybeam.backends.arrays import NULL_SLOT
 from pybeam.backends.pinned import Replay, padded, replayed
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.cells import Cells
+from pybeam.models.transformer.reading import Block, Span, on_host
 
 # the fewest positions that are encoded at once, and the shortest lines of cells where a table has longer ones
 LEAST_POSITIONS, LEAST_WIDTH = 16, 128
@@ -63,6 +64,37 @@ def encode(
         compute((token, position), position, Cells(offset, line, cell, length), kept)
 
     replayed(replay, "encode", work, given, table.cell.device)
+
+
+def read(
+    spans: Sequence[Span],
+    compute: Callable[[Block], None],
+    replay: Replay,
+    device: torch.device,
+) -> None:
+    """Let `compute` read prompts, a block at a time; see `reading.blocks`."""
+
+    def work(*numbers: Tensor) -> None:
+        compute(Block.of(*numbers))
+
+    for numbers in on_host(spans):
+        replayed(replay, "prompts", work, _padded_block(*numbers), device)
+
+
+def _padded_block(*numbers: np.ndarray) -> Sequence[np.ndarray]:
+    """Return the numbers of a block of a size that comes back."""
+    *of_rows, offset, _, cell, length = numbers
+    *ids, kept = of_rows
+    num_sources, num_rows = _sizes(len(length), len(kept))
+    width = max(LEAST_WIDTH, 1 << (cell.shape[1] - 1).bit_length())
+    return (
+        *(padded(own, num_rows) for own in ids),
+        padded(kept, num_rows, fill=-1),
+        padded(offset, num_sources + 1, fill=offset[-1]),
+        np.arange(num_sources),
+        padded(cell, num_sources, width),
+        padded(length, num_sources),
+    )
 
 
 def _sizes(num_sources: int, num_positions: int) -> tuple[int, int]:

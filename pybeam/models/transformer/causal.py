@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
+from pybeam.backends import Backend, torch_layers
 from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
@@ -22,7 +22,7 @@ from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.built_in import BuiltIn
 from pybeam.models.transformer.causal_config import CausalConfig
 from pybeam.models.transformer.layers import Stack
-from pybeam.models.transformer.reading import Span, blocks
+from pybeam.models.transformer.reading import Block, Span, blocks
 from pybeam.models.transformer.running import Inputs, Seen, StackRunner, StackSession
 
 # Keys and values of prompts that no source uses any more, kept for prompts that begin in the same way.
@@ -192,10 +192,20 @@ class CausalSession(StackSession):
         self._longest = max(self._longest, *(prompt.numel() for prompt in prompts))
         # the last token, which is not read here, makes an input long, too
         self._fill(1 + self._longest)
+        waits = self._backend.prompt_attention is torch_layers.prompt_attention
+        if self.replay is not None and not waits:
+            # only a GPU has graphs
+            from pybeam.models.transformer.captured import read
+
+            read(spans, self._read_block, self.replay, self.model.device)
+            return
         for block in blocks(spans, self.model.device):
-            self._prompts.place(self._backend, block.cell, block.position)
-            seen = Seen(block.cells, self._pool, block.cell, block.position)
-            self._decoder.write((block.token, block.place), seen)
+            self._read_block(block)
+
+    def _read_block(self, block: Block) -> None:
+        self._prompts.place(self._backend, block.cell, block.position)
+        seen = Seen(block.cells, self._pool, block.cell, block.position)
+        self._decoder.write((block.token, block.place), seen)
 
     def _seen(self, rows: Rows, own: Cells) -> tuple[Inputs, Seen, None]:
         prompts, pool, tree = self._prompts, self._pool, rows.tree

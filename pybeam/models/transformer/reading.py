@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.transfer import to_device
+from pybeam.backends.transfer import all_to_device
 from pybeam.models.cells import Cells
 
 # Tokens that one call reads: enough for large matrix products, and few enough for memory.
@@ -41,8 +42,24 @@ class Block(NamedTuple):
     cell: Tensor  # [R] int32, where keys and values go
     cells: Cells  # a line for every prompt, in the order of positions
 
+    @classmethod
+    def of(cls, *numbers: Tensor) -> Block:
+        """Return the block of these numbers on a device; see `on_host`."""
+        token, position, place, kept, offset, slot, cell, num_cells = numbers
+        return cls(token, position, place, kept, Cells(offset, slot, cell, num_cells))
+
+
+# the numbers of a block on the host: those of rows, and then of cells
+Numbers = tuple[np.ndarray, ...]
+
 
 def blocks(spans: Sequence[Span], device: torch.device) -> Iterator[Block]:
+    """Yield the blocks of `on_host` on a device."""
+    for numbers in on_host(spans):
+        yield Block.of(*all_to_device(numbers, device))
+
+
+def on_host(spans: Sequence[Span]) -> Iterator[Numbers]:
     """Yield blocks of at most `BLOCK` rows: the prompts, one after another.
 
     So a token is read in the block of those before it, or later. Prompts may share cells: of these, the one
@@ -57,30 +74,24 @@ def blocks(spans: Sequence[Span], device: torch.device) -> Iterator[Block]:
             parts.append(Part(span, first, last))
             room, first = room - (last - first), last
             if not room:
-                yield _block(parts, device)
+                yield _block(parts)
                 parts, room = [], BLOCK
     if parts:
-        yield _block(parts, device)
+        yield _block(parts)
 
 
-def _block(parts: Sequence[Part], device: torch.device) -> Block:
+def _block(parts: Sequence[Part]) -> Numbers:
     longest = max(part.last for part in parts)
-    lengths = torch.tensor([part.last - part.first for part in parts])  # [A]
-    position = torch.cat([torch.arange(part.first, part.last) for part in parts])  # [R]
-    first_row = torch.tensor([part.span.first_row for part in parts])  # [A]
-
-    def ints(values: Tensor | list) -> Tensor:
-        return to_device(values, torch.int32, device)
-
-    return Block(
-        token=ints(torch.cat([span.tokens[first:last] for span, first, last in parts])),
-        position=ints(position),
-        place=ints(position + first_row.repeat_interleave(lengths)),
-        cell=ints([cell for span, first, last in parts for cell in span.cells[first:last]]),
-        cells=Cells(
-            offset=ints([0, *lengths.cumsum(0).tolist()]),
-            slot=ints(torch.arange(len(parts))),
-            cell=ints([span.cells[:last] + [0] * (longest - last) for span, _, last in parts]),
-            num_cells=ints([part.last for part in parts]),
-        ),
+    lengths = np.array([part.last - part.first for part in parts])  # [A]
+    position = np.concatenate([np.arange(part.first, part.last) for part in parts])  # [R]
+    first_row = np.array([part.span.first_row for part in parts])  # [A]
+    return (
+        torch.cat([span.tokens[first:last] for span, first, last in parts]).numpy(),
+        position,
+        position + first_row.repeat(lengths),
+        np.array([cell for span, first, last in parts for cell in span.cells[first:last]]),
+        np.concatenate(([0], lengths.cumsum())),
+        np.arange(len(parts)),
+        np.array([span.cells[:last] + [0] * (longest - last) for span, _, last in parts]),
+        np.array([part.last for part in parts]),
     )
