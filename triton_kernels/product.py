@@ -27,12 +27,9 @@ PACK = tl.constexpr(32)
 
 
 @triton.jit
-def tile_of_lines(p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr, apart=LINES):
-    """Load [LINES, packs, GROUPS, EIGHTS, PACK] of lines that begin at `begin`; what is not there is 0.
-
-    A group begins `apart` lines behind the group before it.
-    """
-    o_line = begin + tl.arange(0, GROUPS)[None, :] * apart + tl.arange(0, LINES)[:, None]
+def tile_of_lines(p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr):
+    """Load [LINES, packs, GROUPS, EIGHTS, PACK] of lines that begin at `begin`; what is not there is 0."""
+    o_line = begin + tl.arange(0, GROUPS)[None, :] * LINES + tl.arange(0, LINES)[:, None]
     m_line = (o_line < num_lines)[:, None, :, None, None]
     p_line = p_x + o_line.to(tl.int64)[:, None, :, None, None] * stride
     o_depth = o_depth[None, :, None, :, :]

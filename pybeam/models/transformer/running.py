@@ -143,12 +143,9 @@ class StackRunner:
     """
 
     def __init__(self, backend: Backend, stack: Stack, output: Linear | None = None) -> None:
-        self._in_one: Any = None
         if backend.few_rows is not None:
             from pybeam.models.transformer.few_rows import with_products
-            from pybeam.models.transformer.one_launch import in_one_launch
 
-            self._in_one = in_one_launch(backend, stack, output)
             stack = with_products(stack, backend.few_rows)
         self._backend, self._stack, self._output = backend, stack, output
         self.program = fused(backend, stack, output)
@@ -175,8 +172,6 @@ class StackRunner:
             first = inputs if isinstance(inputs, Tensor) else inputs[0]
             x = torch.empty(first.shape[0], self._stack.hidden_size)
             program.run(*_arguments(x, inputs, own, cross))
-            return x
-        if self._in_one is not None and (x := self._in_one(inputs, own, cross)) is not None:
             return x
         backend, stack = self._backend, self._stack
 
