@@ -4,8 +4,8 @@
 
 Work follows from the sizes of a model, and kernels are those that `make launches` has counted. The time of a
 kernel beside its work was measured on one H200: the constants below, from a run of 2026-11-26 with commit
-2fc61e54e7, driver 580 and CUDA 13.0. The table goes to forecast.json, in $OUT if that is set, else in
-benchmarks/results/.
+2fc61e54e7, driver 580 and CUDA 13.0. An H100 with commit d2bdadad gave EARLY_US.
+The table goes to forecast.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ READ_SHARE, MULTIPLY_SHARE = 0.87, 0.75
 # a kernel for a whole forward pass read weights at 0.78 of an H100's rate (Spector et al., Look Ma, No
 # Bubbles!, 2025)
 ONE_KERNEL_READ_SHARE = 0.78
-# between the end of a kernel and the start of the next one in a CUDA graph
-GAP_US = 0.3
+# between the end of a kernel and the start of the next one in a CUDA graph: of cuBLAS's, of one of our own,
+# which begins early
+GAP_US, EARLY_US = 0.3, -0.35
 # of a graph that is replayed alone, before its first kernel and behind its last one
 ALONE_US = 3.0
 # of a kernel beside its work, from its first instruction to its last: loads that wait for one another. The
@@ -54,8 +55,8 @@ KERNEL_US = {
     "other": 1.5,
 }
 FEW_US, FEW_ROWS, FEW_INPUTS = 1.6, 16, 256
-# the share of the published rate at which it reads weights, before its sums follow
-FEW_READ_SHARE = 0.4
+# bytes that it reads in a microsecond, before its sums follow: the same on an H100 as on an H200
+FEW_BYTES_PER_US = 1.9e6
 # of a product whose first weights come from memory: the L2 holds a whole network if it has less than
 # `CACHE_BYTES`, which are published
 COLD_US, CACHE_BYTES = 1.0, 50e6
@@ -108,8 +109,8 @@ class Part(work.Part):
         own = self.work.us(machine, dtype, READ_SHARE, MULTIPLY_SHARE)
         alone = KERNEL_US[self.role]
         if self.is_few:
-            read = self.work.us(machine, dtype, FEW_READ_SHARE, MULTIPLY_SHARE)
-            return FEW_US + self.is_cold * COLD_US + read
+            read = self.work.num_bytes / FEW_BYTES_PER_US
+            return FEW_US + self.is_cold * COLD_US + max(own, read)
         if self.role == "product":
             is_split = 2 * self.num_blocks < machine.multiprocessors
             inputs = min(self.num_inputs, MOST_INPUTS) if is_split else self.num_inputs
@@ -175,7 +176,8 @@ def by_role(
         found = [part.us(machine, dtype) for part in own if part.role == role][: counted[role]]
         beside = START_US if found else KERNEL_US[role]
         us[role] = sum(found) + (counted[role] - len(found)) * beside
-    return us | {"between": counted.total() * GAP_US}
+    others = counted["product"] - sum(part.is_few for part in own)
+    return us | {"between": others * GAP_US + (counted.total() - others) * EARLY_US}
 
 
 def estimates(
