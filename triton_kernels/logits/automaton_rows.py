@@ -135,6 +135,66 @@ def columns_kernel(
         tl.store(p_own + start + b_lane, b_x, mask=m_column)
 
 
+@triton.jit
+def shape_few(
+    p_row, automata, state, room, final, b_token, m_token, eos, i_block, BLOCK: tl.constexpr
+):
+    """Forbid all tokens but the edges of a state that has no more than a block holds.
+
+    The logits of edges are read before anything is written: no token is looked up.
+    """
+    begin, end = edges_of(automata, state)
+    b_edge = begin + tl.arange(0, BLOCK)
+    m_edge = b_edge < end
+    b_own = tl.load(automata.token + b_edge, mask=m_edge, other=0)
+    m_edge = m_edge & (b_own // BLOCK == i_block) & (ends(b_own, eos) == 0)
+    b_target = tl.load(automata.edge + b_edge, mask=m_edge, other=-1)
+    m_edge = fits(automata, b_target, room, m_edge)
+    p_weight = automata.edge + automata.num_edges + b_edge
+    b_weight = tl.load(p_weight, mask=m_edge, other=0).to(tl.float32, bitcast=True)
+    m_edge = m_edge & (b_weight > FORBIDDEN)
+    b_logit = tl.load(p_row + b_own, mask=m_edge, other=0.0) + b_weight
+    b_final = tl.where(ends(b_token, eos), final, FORBIDDEN)
+    m_end = m_token & (b_final > FORBIDDEN)
+    b_rest = tl.load(p_row + b_token, mask=m_end, other=0.0) + b_final
+    tl.debug_barrier()
+    tl.store(p_row + b_token, b_rest, mask=m_token)
+    tl.debug_barrier()
+    tl.store(p_row + b_own, b_logit, mask=m_edge)
+
+
+@triton.jit
+def shape_any(p_row, automata, state, room, final, b_token, m_token, eos, BLOCK: tl.constexpr):
+    """Look tokens up in a state, and in those to look further in."""
+    b_target = b_token * 0 - 1
+    b_weight = tl.zeros([BLOCK], tl.float32)
+    m_open = m_token
+    added = 0.0
+    while state >= 0:
+        begin, end = edges_of(automata, state)
+        b_edge = lower_bounds(automata, begin, end, b_token)
+        m_there = m_open & (b_edge < end)
+        m_there = m_there & (tl.load(automata.token + b_edge, mask=m_there, other=-1) == b_token)
+        b_target = tl.load(automata.edge + b_edge, mask=m_there, other=b_target)
+        p_weight = automata.edge + automata.num_edges + b_edge
+        b_own = tl.load(p_weight, mask=m_there, other=0).to(tl.float32, bitcast=True)
+        b_weight = tl.where(m_there, added + b_own, b_weight)
+        m_open = m_open & (m_there == 0)
+        added += weight_of(automata, state, OTHER_WEIGHT)
+        other = number_of(automata, state, OTHER)
+        state = number_of(automata, state, FAILURE)
+        m_other = m_open & (state < 0)
+        b_target = tl.where(m_other, other, b_target)
+        b_weight = tl.where(m_other, added, b_weight)
+    m_allowed = fits(automata, b_target, room, m_token)
+    b_weight = tl.where(m_allowed, b_weight, FORBIDDEN)
+    b_weight = tl.where(ends(b_token, eos), final, b_weight)
+    b_logit = tl.load(p_row + b_token, mask=m_token, other=0.0)
+    # a token that is forbidden is so whatever its logit is
+    b_logit = tl.where(b_weight == FORBIDDEN, FORBIDDEN, b_logit + b_weight)
+    tl.store(p_row + b_token, b_logit, mask=m_token)
+
+
 @one_variant(layout=["vocab_size", "row_stride"])
 def logits_kernel(
     p_logits,
@@ -167,7 +227,7 @@ def logits_kernel(
     eos_7,
     BLOCK: tl.constexpr,
 ):
-    """Some tokens of one row: each is looked up in the row's state, and in those to look further in.
+    """Some tokens of one row, as its state says.
 
     Every program of a row finds its state, and the first one notes it.
     """
@@ -194,33 +254,14 @@ def logits_kernel(
     p_row = p_logits + row * row_stride
     final = weight_of(automata, tl.maximum(state, 0), FINAL)
     final = tl.where(state < 0, FORBIDDEN, final)
-    b_target = b_token * 0 - 1
-    b_weight = tl.zeros([BLOCK], tl.float32)
-    m_open = m_token
-    added = 0.0
-    while state >= 0:
-        begin, end = edges_of(automata, state)
-        b_edge = lower_bounds(automata, begin, end, b_token)
-        m_there = m_open & (b_edge < end)
-        m_there = m_there & (tl.load(automata.token + b_edge, mask=m_there, other=-1) == b_token)
-        b_target = tl.load(automata.edge + b_edge, mask=m_there, other=b_target)
-        p_weight = automata.edge + num_edges + b_edge
-        b_own = tl.load(p_weight, mask=m_there, other=0).to(tl.float32, bitcast=True)
-        b_weight = tl.where(m_there, added + b_own, b_weight)
-        m_open = m_open & (m_there == 0)
-        added += weight_of(automata, state, OTHER_WEIGHT)
-        other = number_of(automata, state, OTHER)
-        state = number_of(automata, state, FAILURE)
-        m_other = m_open & (state < 0)
-        b_target = tl.where(m_other, other, b_target)
-        b_weight = tl.where(m_other, added, b_weight)
-    m_allowed = fits(automata, b_target, room, m_token)
-    b_weight = tl.where(m_allowed, b_weight, FORBIDDEN)
-    b_weight = tl.where(ends(b_token, eos), final, b_weight)
-    b_logit = tl.load(p_row + b_token, mask=m_token, other=0.0)
-    # a token that is forbidden is so whatever its logit is
-    b_logit = tl.where(b_weight == FORBIDDEN, FORBIDDEN, b_logit + b_weight)
-    tl.store(p_row + b_token, b_logit, mask=m_token)
+    inner = tl.maximum(state, 0)
+    begin, end = edges_of(automata, inner)
+    others = tl.maximum(number_of(automata, inner, FAILURE), number_of(automata, inner, OTHER))
+    if (state >= 0) & (others < 0) & (end - begin <= BLOCK):
+        i_block = tl.program_id(1)
+        shape_few(p_row, automata, state, room, final, b_token, m_token, eos, i_block, BLOCK)
+    else:
+        shape_any(p_row, automata, state, room, final, b_token, m_token, eos, BLOCK)
 
 
 def automaton_columns(
@@ -298,4 +339,5 @@ def automaton_logits(
         *eos_ids,
         *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids)),
         BLOCK=MAX_BLOCK,
+        num_warps=8,
     )
