@@ -152,7 +152,7 @@ def test_what_processors_keep_for_empty_slots(monkeypatch, tmp_path):
 
     def look(work, rows):
         chain = work.state.processors
-        [shared] = [kept._shared for kept in chain._processors if kept._shared is not None]
+        [shared] = [kept.shared for kept in chain._processors if kept.shared is not None]
         is_empty = work.tree.num_pages == 0
         is_empty[0] = False
         if is_empty.any():

@@ -276,7 +276,7 @@ def test_a_filter_that_many_requests_use_is_kept_once():
     requests = chosen_requests(rule)
     for _ in range(3):
         decoded(model, algorithm, pybeam.Fifo(6), "reference", requests * 2, workspace=workspace)
-    (kept,) = (one._shared for one in workspace.state.processors._processors)
+    (kept,) = (one.shared for one in workspace.state.processors._processors)
     assert len(kept._held) == 4
 
 
