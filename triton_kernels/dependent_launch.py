@@ -5,7 +5,7 @@ before all earlier kernels of the stream have ended and their results can be see
 before it, which has waited for its own. Therefore every kernel waits in every program, even where it has
 nothing to do. Then it lets the next one be set up, which is no earlier, so that no more than two kernels are
 on the device. Kernels of others, such as cuBLAS's products, begin and end as ever. `product` alone reads
-weights before it waits, because no kernel of a step writes them.
+weights, biases and norms before it waits, because no kernel of a step writes them.
 
 It takes compute capability 9.0. PYBEAM_DEPENDENT_LAUNCH=0 in the environment turns it off.
 """
@@ -48,6 +48,9 @@ class EarlyKernel:
         self.kernel = kernel
 
     def __getattr__(self, name: str) -> Any:
+        # an instance that is being copied has no kernel yet
+        if name == "kernel":
+            raise AttributeError(name)
         return getattr(self.kernel, name)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:

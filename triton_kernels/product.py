@@ -5,8 +5,11 @@ few columns of the result over the whole depth, so that no program waits for ano
 their way before it looks at a row, and lie in registers as tensor cores want them, so that they pass through
 no shared memory. Each warp multiplies a part of the depth, and the parts are added.
 
-The order of a row's sums depends on the shape of the matrix alone: a row's bits depend on no other row, nor
-on how many there are.
+The order of a row's sums depends on the shape of the matrix, and on whether rows begin at 16 bytes: a row's
+bits depend on no other row, nor on how many there are.
+
+Weights, their scales, the bias and the norm are read before this kernel waits. The kernel that stands right
+before this one in its stream must not have written them.
 """
 
 from typing import NamedTuple
@@ -234,7 +237,10 @@ def product(
     y = x.new_empty(num_rows, num_columns) if residual is None else residual
     if y.numel():
         scale, shift, epsilon = norm or (None, None, 0.0)
-        rows, columns, num_warps = tile or tile_of(num_rows, num_columns, depth)
+        # 8 and 16 rows that are not read in pieces of 16 bytes lie in other lanes, which a norm adds in turn
+        is_even = norm is None or not (depth % 16 or x.stride(0) % 16 or x.data_ptr() % 16)
+        tile = tile or tile_of(num_rows if is_even else 16, num_columns, depth)
+        rows, columns, num_warps = tile
         eights = 1 if weight_scale is None else 2 * weight_scale.ndim
         num_packs = triton.next_power_of_2(triton.cdiv(depth, PACK.value * eights))
         num_packs = max(num_packs, num_warps)

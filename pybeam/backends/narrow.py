@@ -56,8 +56,8 @@ def dequantised(weight: Quantised, depth: int, dtype: torch.dtype) -> Tensor:
     """Return W [out, in] in a dtype from the result of `stored`."""
     q, scale = weight
     if scale.ndim == 1:
-        wide = _in_order(q.to(dtype), EIGHTS) * scale[:, None].to(dtype)
-        return wide[:, :depth]
+        wide = _in_order(q.float(), EIGHTS) * scale[:, None]
+        return wide[:, :depth].to(dtype)
     shift = torch.arange(0, 32, 4, dtype=torch.int32, device=q.device)
     nibbles = q[..., None] >> shift & 15  # [out, words, 8]
     # pair i is in the halves i and i + 4

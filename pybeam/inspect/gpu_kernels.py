@@ -105,7 +105,8 @@ def parts_of(kernels: Sequence[Kernel], own: Sequence[Part]) -> list[Part | None
 def this_machine() -> Machine | None:
     """The published rates of this GPU; None: they are not known here."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    return next((own for known, own in MACHINES.items() if known in name), None)
+    # others of these names, such as the H100 PCIe, have slower memory
+    return MACHINES.get({"NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200"}.get(name, ""))
 
 
 def network_of(config: object, dtype: str) -> Network | None:

@@ -9,6 +9,9 @@ from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import INTEGERS, Quantised
 from pybeam.models.linear import Linear
 
+# of GPUs that multiply integers: their tensor cores have bfloat16
+OLDEST = (8, 0)
+
 
 def check_device(dtype: torch.dtype, device: torch.device) -> None:
     """Raise ValueError where a device has no layers of this dtype."""
@@ -16,6 +19,13 @@ def check_device(dtype: torch.dtype, device: torch.device) -> None:
         if device.type not in ("cpu", "cuda"):
             reason = "integers are for CPUs and GPUs of NVIDIA; use 'float16' or 'bfloat16'"
             raise ArgumentError("dtype", f"must not be {dtype} on {device}, because {reason}")
+        if device.type == "cuda" and torch.cuda.is_available():
+            found = torch.cuda.get_device_capability(device)
+            if found < OLDEST:
+                reason = "it takes compute capability 8.0 or more; use 'float16'"
+                raise ArgumentError(
+                    "dtype", f"must not be {dtype} on {device}, which has {found}: {reason}"
+                )
         return
     from pybeam.models import float8
 

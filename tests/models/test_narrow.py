@@ -1,5 +1,6 @@
 """Weights of 8 and 4 bits as a GPU reads them: the formula, the order in memory, and whole models."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from pybeam.backends import int4
 from pybeam.backends.defaults import rounded_rows
 from pybeam.backends.narrow import dequantised, stored
 from pybeam.backends.packing import Quantised, quantise
-from pybeam.models import load_model, narrow, weights
+from pybeam.models import few_bits, load_model, narrow, weights
 from pybeam.models.float8 import Float8Linear
 from pybeam.models.linear import PlainLinear
 from pybeam.models.narrow import NarrowLinear, wide
@@ -149,3 +150,19 @@ def test_other_devices_are_refused(tmp_path):
         ValueError, match=r"must not be torch.int4 on meta, because integers are for CPUs"
     ):
         load_model(directory, device="meta", dtype="int4")
+
+
+def test_older_gpus_are_refused_by_name(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for capability in ((7, 5), (8, 0)):
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda device, own=capability: own)
+        refused = pytest.raises(ValueError, match=r"`dtype` must not be torch.int8 on cuda, .*8.0")
+        with refused if capability < (8, 0) else nullcontext():
+            few_bits.check_device(torch.int8, torch.device("cuda"))
+
+
+def test_numbers_are_rounded_once_for_many_rows():
+    weight = quantise(torch.randn(8, 64))
+    wide = dequantised(stored(weight), 64, torch.bfloat16)
+    exact = weight.q.float() * weight.scale[:, None]
+    assert torch.equal(wide, exact.to(torch.bfloat16))

@@ -67,6 +67,12 @@ def launch_of(num_rows: int, num_columns: int, depth: int, has_norm: bool, kind:
     return launch
 
 
+@pytest.mark.parametrize(("depth", "is_one"), [(40, True), (48, False)])
+def test_a_norm_adds_in_one_order_whatever_the_number_of_rows(depth, is_one):
+    few, many = (launch_of(n, 16, depth, True, "bfloat16").options["ROWS"] for n in (1, 64))
+    assert many == 16 and (few == many) == is_one
+
+
 @pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)

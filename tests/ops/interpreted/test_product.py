@@ -137,8 +137,8 @@ def test_nan_stays_in_its_row(device):
 
 
 def test_rows_of_a_wider_array(device):
-    x = torch.randn(3, 40, device=device)
-    weight = torch.randn(5, 16, device=device)
+    # whoever writes weights must have ended
+    x, weight = torch.randn(3, 40).to(device), torch.randn(5, 16).to(device)
     y = product(x[:, 8:24], weight, None, 0, None, None)
     torch.testing.assert_close(y, x[:, 8:24] @ weight.t(), rtol=1e-5, atol=1e-5)
 
