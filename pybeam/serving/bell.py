@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 T = TypeVar("T")
 
@@ -26,23 +26,37 @@ class Bell:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        # bells are kept by their loops, and a bell that held its loop would keep it
+        self._loop = ref(loop)
         self._calls: deque[Callable[[], None]] = deque()
         self._is_rung = False
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call this in the loop, soon; in no loop that is closed. It must not raise."""
+        """Call this in the loop, soon; in no loop that is closed or gone.
+
+        The loop's exception handler hears of a call that raises.
+        """
         self._calls.append(function)
         # `_answer` forgets the ring before it looks for calls, so none stays behind
         if not self._is_rung:
             self._is_rung = True
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._answer)
+            loop = self._loop()
+            if loop is not None:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         self._is_rung = False
         while self._calls:
-            self._calls.popleft()()
+            function = self._calls.popleft()
+            try:
+                function()
+            # the others are those of other callers
+            except Exception as error:
+                loop = self._loop()
+                assert loop is not None, "it runs this"
+                problem = "a call that another thread asked for failed"
+                loop.call_exception_handler({"message": problem, "exception": error})
 
 
 _bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
@@ -62,6 +76,7 @@ def own_bell() -> Bell:
 def awaited(future: Future[T]) -> asyncio.Future[T]:
     """Return what a task can await of a future of other threads, as `asyncio.wrap_future` does.
 
+    No task can be given a StopIteration. It becomes the cause of a RuntimeError.
     To cancel what is returned cancels the future.
     """
     bell, coming = own_bell(), asyncio.get_running_loop().create_future()
@@ -81,7 +96,11 @@ def _copy(future: Future[T], coming: asyncio.Future[T]) -> None:
         return
     if future.cancelled():
         coming.cancel()
-    elif (error := future.exception()) is not None:
+    elif isinstance(error := future.exception(), StopIteration):
+        problem = RuntimeError(f"StopIteration: {error}")
+        problem.__cause__ = error
+        coming.set_exception(problem)
+    elif error is not None:
         coming.set_exception(error)
     else:
         coming.set_result(future.result())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import Future
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -17,9 +19,13 @@ class CountedLoop:
 
     def __init__(self) -> None:
         self.given: list[Any] = []
+        self.problems: list[dict[str, Any]] = []
 
     def call_soon_threadsafe(self, function: Any) -> None:
         self.given.append(function)
+
+    def call_exception_handler(self, problem: dict[str, Any]) -> None:
+        self.problems.append(problem)
 
 
 def test_one_ring_is_for_all_that_came_before_it_was_heard():
@@ -35,6 +41,17 @@ def test_one_ring_is_for_all_that_came_before_it_was_heard():
     bell.call(lambda: heard.append(5))
     loop.given[-1]()
     assert heard[-1] == 5
+
+
+def test_a_call_that_raises_keeps_no_other():
+    loop: Any = CountedLoop()
+    bell, heard = Bell(loop), list[int]()
+    bell.call(lambda: heard.append(1 // 0))
+    bell.call(lambda: heard.append(2))
+    loop.given[0]()
+    assert heard == [2]
+    [problem] = loop.problems
+    assert isinstance(problem["exception"], ZeroDivisionError)
 
 
 def test_threads_that_ring_at_the_same_time_are_all_heard():
@@ -82,6 +99,22 @@ def test_a_task_awaits_a_future_of_another_thread():
     asyncio.run(main())
 
 
+def test_a_task_hears_of_an_error_that_no_task_can_be_given():
+    async def main() -> None:
+        stopped: Future[int] = Future()
+        done: Future[int] = Future()
+        coming = [awaited(stopped), awaited(done)]
+        error = StopIteration("none left")
+        stopped.set_exception(error)
+        done.set_result(3)
+        assert await asyncio.wait_for(coming[1], 30) == 3
+        with pytest.raises(RuntimeError, match="StopIteration: none left") as found:
+            await asyncio.wait_for(coming[0], 30)
+        assert found.value.__cause__ is error
+
+    asyncio.run(main())
+
+
 def test_cancelling_goes_both_ways():
     async def main() -> None:
         future: Future[int] = Future()
@@ -111,3 +144,24 @@ def test_a_loop_that_is_closed_is_not_woken():
         return own_bell()
 
     asyncio.run(main()).call(lambda: None)
+
+
+def test_a_loop_that_nobody_has_is_freed():
+    async def main() -> ref[asyncio.AbstractEventLoop]:
+        future: Future[int] = Future()
+        coming = awaited(future)
+        future.set_result(1)
+        assert await coming == 1
+        return ref(asyncio.get_running_loop())
+
+    found = asyncio.run(main())
+    gc.collect()
+    assert found() is None
+
+
+def test_a_bell_whose_loop_is_gone_is_not_heard():
+    loop: Any = CountedLoop()
+    bell = Bell(loop)
+    del loop
+    gc.collect()
+    bell.call(lambda: None)
