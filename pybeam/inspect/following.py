@@ -21,6 +21,7 @@ from pybeam.engine.schedule import Batch
 from pybeam.inspect.rules import Asked, Candidate, Judge, given_token, ranked_candidates
 from pybeam.inspect.tree import ROOT, Event, Fate, Node, SearchTree
 from pybeam.models.base import Model
+from pybeam.processors.sampling import Draw
 from pybeam.request import Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import with_default_prefix
@@ -55,7 +56,8 @@ def explain(
 
     Raises:
         ValueError, TypeError: the source is none; or the algorithm has groups, draws its tokens or guesses
-            them ahead, or its processors narrow the vocabulary to columns, as catalogues do.
+            them ahead, its processors narrow the vocabulary to columns, as catalogues do, or a `pybeam.rule`
+            changes the candidates of a step.
     """
     if shown is not None:
         whole("shown", shown, 0)
@@ -106,10 +108,17 @@ def _check(algorithm: Algorithm) -> None:
         raise ValueError(
             "`algorithm` must take one token a step; pybeam.inspect.decoding_graph shows those that guess"
         )
-    if algorithm.num_groups > 1 or algorithm.perturbs:
+    draws = algorithm.perturbs or any(isinstance(one, Draw) for one in algorithm.processors)
+    if algorithm.num_groups > 1 or draws:
         raise ValueError(
             "`algorithm` must be one beam that ranks by probability: no groups, and no samples"
         )
+    for one in algorithm.processors:
+        if getattr(one, "acts_on_candidates", False):
+            raise ValueError(
+                f"`algorithm` must keep candidates by the rules of pybeam.ops.select, but {one!r} changes "
+                "them; a rule may have `stop` alone here"
+            )
 
 
 def _is_cpu(model: Model) -> bool:
@@ -225,7 +234,9 @@ class _Log:
             (node.parent, node.token): i for i, node in enumerate(self.nodes)
         }
         outputs = []
-        for hypothesis in result.hypotheses:
+        # the output of an empty source is known without a step
+        is_searched = result.stop_reason != "empty_source"
+        for hypothesis in result.hypotheses if is_searched else ():
             # a prefix that was read at once has no nodes
             tokens = [int(t) for t in hypothesis.tokens[len(prefix) - self._num_given :]]
             tokens += [] if hypothesis.eos_id is None else [hypothesis.eos_id]

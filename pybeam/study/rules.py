@@ -172,6 +172,11 @@ class Rule(Processor):
         given = "".join(f", {name}={value}" for name, value in self.options)
         return f"pybeam.rule({self.name}{given})"
 
+    @property
+    def acts_on_candidates(self) -> bool:
+        """Whether it acts before a step ends, and not by `stop` alone."""
+        return not (self.score is self.finish is self.siblings is None)
+
     def using(self, **options: float) -> Rule:
         """Return the rule with other options: for an algorithm, or for one `Request`."""
         known = dict(self.options)
@@ -238,7 +243,7 @@ class Rule(Processor):
         self, select: Select, beams: Beams, rows: Rows, data: tuple[Tensor, ...]
     ) -> Select:
         """Return `select` of a backend with this rule in it, for one step."""
-        if self.score is None and self.finish is None and self.siblings is None:
+        if not self.acts_on_candidates:
             return select
 
         def ruled(

@@ -195,6 +195,18 @@ def test_the_script_can_be_read(tmp_path):
     subprocess.run([NODE, "--check", script], check=True)
 
 
+def later(candidates, beam):
+    candidates.score -= beam.num_generated
+
+
+def at_three(beam):
+    return beam.num_generated >= 3
+
+
+def ruled(*hooks, **named):
+    return pybeam.fixed_beam(2, processors=[pybeam.rule(*hooks, **named)])
+
+
 @pytest.mark.parametrize(
     "algorithm, error, message",
     [
@@ -203,11 +215,29 @@ def test_the_script_can_be_read(tmp_path):
         (pybeam.jacobi(), ValueError, "decoding_graph shows those that guess"),
         (pybeam.diverse(pybeam.fixed_beam(2), 2, 0.5), ValueError, "no groups, and no samples"),
         (pybeam.stochastic_beam(2), ValueError, "no groups, and no samples"),
+        (pybeam.sample(), ValueError, "no groups, and no samples"),
+        (ruled(later), ValueError, r"but pybeam.rule\(later\) changes them"),
+        (ruled(finish=later), ValueError, r"but pybeam.rule\(later\) changes them"),
     ],
 )
 def test_searches_without_a_tree(algorithm, error, message):
     with pytest.raises(error, match=message):
         explain(random_model(3, V), [1], algorithm)
+
+
+def test_a_rule_may_stop_the_search():
+    model, algorithm = random_model(3, V), ruled(stop=at_three)
+    tree = explain(model, [1], algorithm)
+    [result] = pybeam.Decoder(model, algorithm).decode([[1]])
+    assert (tree.num_steps, tree.stop_reason) == (3, "heuristic")
+    assert [score for _, score in tree.outputs] == [one.final_score for one in result.hypotheses]
+
+
+def test_an_empty_source_has_an_empty_tree():
+    tree = explain(random_model(3, V), [], pybeam.fixed_beam(2))
+    assert (tree.nodes, tree.outputs, tree.num_steps) == ([], [], 0)
+    assert tree.stop_reason == "empty_source"
+    assert str(tree) and tree.to_html()
 
 
 def test_wrong_arguments():
