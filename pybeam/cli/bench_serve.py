@@ -175,7 +175,7 @@ class _Run:
         path = self.ask.input_path
         with open_input(path) as file:
             try:
-                lines = file.read().decode("utf-8").splitlines()
+                lines = file.read().decode("utf-8").split("\n")
             except UnicodeDecodeError as error:
                 raise click.ClickException(f"--input {path} must be UTF-8, but: {error}") from error
         texts = [line for line in lines if line.strip()]

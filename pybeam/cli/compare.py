@@ -12,12 +12,13 @@ import click
 from pybeam.cli.loading import model_folders
 from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.declare import Whole, option, section, take
-from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.cli.options.errors import as_failures, as_usage_errors, message_of
 from pybeam.cli.options.files import FormOptions, ModelOptions, OneModel
 from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import DeviceOptions, ScheduleOptions
 from pybeam.cli.options.toml_files import defaults_of, read_toml
+from pybeam.cli.sources import LineReader, Lines
 
 if TYPE_CHECKING:
     from pybeam.study import Exact
@@ -74,10 +75,15 @@ def read_searches(context: click.Context, _parameter: click.Parameter, path: str
     return tables
 
 
+SEARCHES = click.Argument(
+    ["searches"], metavar="FILE", type=click.Path(), is_eager=True, callback=read_searches
+)
+
+
 @click.command(
     cls=SectionCommand,
     short_help="Compare searches: quality, search errors, cost.",
-    params=[click.Argument(["searches"], metavar="FILE", is_eager=True, callback=read_searches)],
+    params=[SEARCHES],
     sections=[
         section(
             "Files",
@@ -208,7 +214,17 @@ def compare(searches: dict[str, Any], **values: Any) -> int:
 
 
 def _lines(path: str) -> list[str]:
-    return Path(path).read_text("utf-8").splitlines()
+    """The texts of a file, as `pybeam translate` reads them."""
+    from pybeam.corpus.tasks import text_of
+
+    texts: list[str] = []
+    with open(path, "rb", buffering=0) as file:
+        lines = Lines(LineReader(file.fileno()))
+        while not lines.has_ended:
+            texts += [text_of(field) for (field,) in lines.run()]
+    if lines.error is not None:
+        raise ValueError(f"{path}: {lines.error}")
+    return texts
 
 
 def built(said: str, table: Mapping[str, Any], folder: str, tokenizer: Tokenizer | None) -> Any:
@@ -245,4 +261,10 @@ def _exact(said: str, table: Mapping[str, Any]) -> Exact:
         )
     if "max-length" not in given:
         raise click.UsageError(f"{said}: an exact search needs max-length")
-    return Exact(**{name.replace("-", "_"): value for name, value in given.items()})
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise click.UsageError(f"{said}: {name} must be a whole number, but is {value!r}")
+    try:
+        return Exact(**{name.replace("-", "_"): value for name, value in given.items()})
+    except ValueError as error:
+        raise click.UsageError(f"{said}: {message_of(error)}") from error

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from pybeam.arguments import check_list, names_checked, whole
+from pybeam.arguments import ArgumentError, check_list, names_checked, whole
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
@@ -89,7 +89,7 @@ class _Reader(NamedTuple):
             check_list("sources", sources, self.model.check)
         found = [self.request(source) for source in sources]
         if not found:
-            raise ValueError("`sources` must have one source at least, but is empty")
+            raise ArgumentError("sources", "must have one source at least, but is empty")
         # outputs that are drawn follow from it, whatever is decoded beside them
         return [
             dataclasses.replace(one, source_id=i if one.source_id is None else one.source_id)
@@ -210,7 +210,7 @@ def _metrics(metrics: Sequence[Any] | None, has_references: bool, has_texts: boo
     """Return the metrics that are asked for. Raises for those that do not fit."""
     if not has_references:
         if metrics:
-            raise ValueError("`metrics` must be left out, or `references` given")
+            raise ArgumentError("metrics", "must be left out where no references are given")
         return []
     if isinstance(metrics, str):
         raise TypeError(f"`metrics` must be a list, but is a text: [{metrics!r}]")
@@ -219,13 +219,13 @@ def _metrics(metrics: Sequence[Any] | None, has_references: bool, has_texts: boo
         one for one in given if isinstance(one, str) and not has_texts and one != "exact_match"
     ]
     if unfit:
-        raise ValueError(
-            f"`metrics` must be of ids without a `tokenizer`, but {unfit[0]!r} reads texts"
+        raise ArgumentError(
+            "metrics", f"must be of ids without a `tokenizer`, but {unfit[0]!r} reads texts"
         )
     found = [metric_of(one) for one in given]
     names = [one.name for one in found]
     if len({*names}) < len(names):
-        raise ValueError(f"`metrics` must have names that differ, but has {names}")
+        raise ArgumentError("metrics", f"must have names that differ, but has {names}")
     return found
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pybeam.arguments import ArgumentError
+
 HEADING = {"pybeam": "journal of a comparison", "version": 1}
 
 
@@ -47,15 +49,17 @@ class Journal:
                 if number > 1:
                     self._found[read["by"], read["source"]] = read["result"]
             except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(
-                    "`journal` must be a new file or one that a comparison has written, but line "
-                    f"{number} of {path} is none of its lines: {error}"
+                raise ArgumentError(
+                    "journal",
+                    "must be a new file or one that a comparison has written, but line "
+                    f"{number} of {path} is none of its lines: {error}",
                 ) from error
         # a file that is no journal is not overwritten
         if data and not whole and not json.dumps(HEADING).encode().startswith(data):
-            raise ValueError(
-                f"`journal` must be a new file or one that a comparison has written, but {path} begins with "
-                f"{data[:60]!r}"
+            raise ArgumentError(
+                "journal",
+                f"must be a new file or one that a comparison has written, but {path} begins with "
+                f"{data[:60]!r}",
             )
         return whole
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pybeam.arguments import some
+from pybeam.arguments import ArgumentError, some
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacrebleuMetric
@@ -72,9 +72,10 @@ def metric_of(given: Any) -> Metric:
         return given
     if isinstance(given, str):
         if given not in NAMED:
-            raise ValueError(
-                f"`metrics` must hold {', '.join(map(repr, NAMED))}, a metric of sacrebleu, or a function of "
-                f"an output and its reference, but holds {given!r}"
+            raise ArgumentError(
+                "metrics",
+                f"must hold {', '.join(map(repr, NAMED))}, a metric of sacrebleu, or a function of an output "
+                f"and its reference, but holds {given!r}",
             )
         return NAMED[given]()
     if hasattr(given, "corpus_score"):
@@ -229,8 +230,9 @@ def checked_references(references: Sequence[Any], num_sources: int, texts: bool)
         raise TypeError("`references` must be a list with one for each source, but is a text")
     listed = list(references)
     if len(listed) != num_sources:
-        raise ValueError(
-            f"`references` must have one for each of the {num_sources} sources, but has {len(listed)}"
+        raise ArgumentError(
+            "references",
+            f"must have one for each of the {num_sources} sources, but has {len(listed)}",
         )
     wrong = [i for i, one in enumerate(listed) if isinstance(one, str) != texts]
     if wrong:

@@ -8,6 +8,7 @@ import pytest
 
 import pybeam
 from pybeam.cli import main
+from pybeam.cli.compare import _lines
 from pybeam.study import Exact
 from support.paths import MODEL
 
@@ -25,6 +26,13 @@ max_length = 20
 algorithm = "exact"
 max-length = 20
 """
+
+AGAINST = """
+[search.greedy]
+algorithm = "greedy"
+[against]
+algorithm = "exact"
+max-length = """
 
 
 @pytest.fixture
@@ -68,6 +76,12 @@ def test_results_are_those_of_the_library(run, tmp_path):
     assert printed.splitlines()[0] == str(expected).splitlines()[0].rstrip()
 
 
+def test_lines_end_as_those_of_translate(tmp_path):
+    path = tmp_path / "in.es"
+    path.write_bytes("\ufeffa\u2028b\r\n\n c\x85d\x0be\n\x0cf".encode())
+    assert _lines(str(path)) == ["a\u2028b", "", "c\x85d\x0be", "f"]
+
+
 @pytest.mark.parametrize(
     "text, options, code, message",
     [
@@ -78,13 +92,22 @@ def test_results_are_those_of_the_library(run, tmp_path):
         ("[search.a]\nwidth = 0", [], 2, "[search.a]: Invalid value for '--width'"),
         ("[search.a]\nalgorithm = 'exact'", [], 2, "needs max-length"),
         ("[search.a]\nalgorithm = 'exact'\nbeam = 3", [], 2, "'beam' is no option of an exact"),
+        (AGAINST + "'20'", [], 2, "[against]: max-length must be a whole number, but is '20'"),
+        (AGAINST + "0", [], 2, "[against]: --max-length must be at least 1, but is 0"),
         (SEARCHES, ["--output", "a.pdf"], 2, "--output must end in .txt"),
-        (SEARCHES, ["--metric", "blue"], 2, "'blue'"),
+        (SEARCHES, ["--metric", "blue"], 2, "Error: --metric must hold 'bleu'"),
+        (SEARCHES, ["--reference", "LATIN"], 1, "LATIN: line 2: expected UTF-8"),
+        (SEARCHES, ["--reference", "SHORT"], 2, "Error: --reference must have one for each"),
+        (SEARCHES, ["--input", "EMPTY", "--reference", "EMPTY"], 2, "Error: --input must have one"),
+        (SEARCHES, ["--journal", "SHORT"], 2, "Error: --journal must be a new file"),
         (SEARCHES, ["--input", "missing"], 1, "missing"),
         ("[search", [], 2, "must be a TOML file"),
     ],
 )
-def test_errors(run, text, options, code, message):
+def test_errors(run, tmp_path, monkeypatch, text, options, code, message):
+    monkeypatch.chdir(tmp_path)
+    for name, data in {"SHORT": b"one\n", "LATIN": b"one\n\xe9\n", "EMPTY": b""}.items():
+        (tmp_path / name).write_bytes(data)
     found = run(text, *options)
     assert found[0] == code, found
     assert message in " ".join(found[2].split())

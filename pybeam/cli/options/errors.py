@@ -18,6 +18,9 @@ OPTIONS = {
     "path": "--model",
     "vocabularies": "--model",
     "sequences": "--suppress",
+    "metrics": "--metric",
+    "references": "--reference",
+    "sources": "--input",
 }
 # errors of the library for wrong values and files, and for missing optional packages
 EXPECTED = (ImportError, OSError, TypeError, ValueError)
