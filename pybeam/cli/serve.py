@@ -15,7 +15,7 @@ import click
 
 from pybeam.cli.loading import Setup
 from pybeam.cli.options.corpus import ClusterOptions, Processes
-from pybeam.cli.options.declare import Parsed, option, section, take
+from pybeam.cli.options.declare import FILE_TEXT, FOLDER_TEXT, Parsed, option, section, take
 from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.options.files import ModelOptions
 from pybeam.cli.options.search import SECTIONS
@@ -116,13 +116,15 @@ class ServeOptions:
     """
 
     model: tuple[str, ...] = option("[NAME=]MODEL", (), required=True)
-    config: str | None = option("FILE", is_eager=True, expose_value=False, callback=read_config)
+    config: Annotated[str, FILE_TEXT] | None = option(
+        "FILE", is_eager=True, expose_value=False, callback=read_config
+    )
     engines: Annotated[int, click.IntRange(1, 1024)] | None = option(
         "N", shows=f"on a CPU one per thread, at most {MAX_ENGINES}; on a GPU 1", is_common=True
     )
     processes: Processes | None = option("N|auto")
-    api_key_file: str | None = option("FILE")
-    keys: str | None = option("FILE")
+    api_key_file: Annotated[str, FILE_TEXT] | None = option("FILE")
+    keys: Annotated[str, FILE_TEXT] | None = option("FILE")
     phrases: bool = False
     structured_outputs: bool | None = option(
         flag="--structured-outputs/--no-structured-outputs", shows="if the models are on a CPU"
@@ -162,6 +164,8 @@ SERVER = section(
         "callback": check_url,
     },
     memory_budget={"type": SIZE},
+    audit_log={"type": FILE_TEXT},
+    model_folders={"type": FOLDER_TEXT},
 )
 LIMITS = section(
     "Limits of a request",

@@ -32,6 +32,22 @@ def test_commands_and_options_are_completed(monkeypatch, capfd):
     assert values == ["plain,translate"]
 
 
+def test_what_takes_files_is_completed_with_files():
+    takers = [
+        (name, one.type)
+        for name, command in pybeam.commands.items()
+        for one in command.params
+        if (one.metavar or "").strip("[].").startswith(("FILE", "DIR"))
+    ]
+    assert len(takers) > 20
+    assert not [name for name, kind in takers if not kind.shell_complete(None, None, "")]
+
+
+def test_names_of_files_are_completed(monkeypatch, capfd):
+    assert completed(monkeypatch, capfd, "pybeam compare s", 2) == ["file,s"]
+    assert completed(monkeypatch, capfd, "pybeam serve --model-folder m", 3) == ["dir,m"]
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_script_for_each_shell(shell):
     if shell == "bash" and shutil.which("bash") is None:

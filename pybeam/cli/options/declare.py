@@ -33,6 +33,20 @@ FilePath = Annotated[str, click.Path()]
 PathOrDash = Annotated[str, click.Path(allow_dash=True)]
 
 
+class PathText(click.Path):
+    """Text that a shell completes as the name of a file or folder. Nothing checks that there is one."""
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        # as texts are, and not at the colons of a PATH
+        return rv.split()
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return click.STRING.convert(value, param, ctx)
+
+
+FILE_TEXT, FOLDER_TEXT = PathText(), PathText(file_okay=False)
+
+
 class Parsed(click.ParamType):
     """The values that a function makes of text.
 
