@@ -26,6 +26,8 @@ class Addresses:
             found = ipaddress.ip_address(address)
         except ValueError:
             return None
+        # as a socket of IPv6 names a client of IPv4
+        found = getattr(found, "ipv4_mapped", None) or found
         if any(found in one for one in self._proxies):
             return None
-        return address if found.version == 4 else str(ipaddress.ip_network((found, 64), False))
+        return str(found if found.version == 4 else ipaddress.ip_network((found, 64), False))

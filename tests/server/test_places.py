@@ -54,10 +54,16 @@ def test_who_is_one_client():
     ]
     with contextlib.ExitStack() as stack:
         assert [taken(places, stack, one) for one in clients] == [1] * 4
-        same = [asking("2001:db8::2"), asking("7.7.7.7", key="alice")]
-        assert [taken(places, stack, one) for one in same] == [0, 0]
+        same = [
+            asking("2001:db8::2"),
+            asking("7.7.7.7", key="alice"),
+            asking("::ffff:9.9.9.9"),
+        ]
+        assert [taken(places, stack, one) for one in same] == [0, 0, 0]
+        # a socket of IPv6 names clients of IPv4 so
+        assert taken(places, stack, asking("::ffff:8.8.8.8")) == 1
     # a proxy asks for many, and so does whoever comes by a socket of this machine
-    for many in (asking("127.0.0.1"), asking(None)):
+    for many in (asking("127.0.0.1"), asking("::ffff:127.0.0.1"), asking(None)):
         with contextlib.ExitStack() as stack:
             for _ in range(3):
                 stack.enter_context(places.one(many))
