@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import threading
 import time
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from pybeam.server import hearing
 from pybeam.server.auth import Keys
+from pybeam.server.endpoints.realtime import RealtimeSession
 from pybeam.server.hearing import GOING_AWAY, NORMAL
 from pybeam.server.key_file import table_of
 from pybeam.server.models import ServedModel
@@ -118,6 +122,40 @@ def test_a_session_that_takes_another_model_leaves_the_first(tmp_path):
         # one that is refused changes nothing
         socket.send_json(changed(transcription={"model": "tiny", "language": "xx"}))
         until(socket, "error")
+        assert first.is_idle and not other.is_idle
+    assert other.is_idle
+
+
+def test_a_turn_that_ends_keeps_the_model_that_a_session_takes(tmp_path, monkeypatch):
+    """It ends when the other model has been entered, and is not yet that of the session."""
+    first = server_app.whisper(tmp_path)
+    transcripts = copy.copy(first.transcripts)
+    other = ServedModel("other", first.directory, first.decoder, Tokenizers(tmp_path), transcripts)
+    is_entered, has_ended = threading.Event(), threading.Event()
+
+    def recording_loop(options):
+        is_entered.set()
+        assert has_ended.wait(10)
+        return first.transcripts.recording_loop(options)
+
+    async def turn(session, item):
+        assert await asyncio.to_thread(is_entered.wait, 10)
+
+    leave = RealtimeSession._leave_models
+
+    def ended(session):
+        leave(session)
+        if is_entered.is_set():
+            has_ended.set()
+
+    monkeypatch.setattr(transcripts, "recording_loop", recording_loop)
+    monkeypatch.setattr(RealtimeSession, "_transcribe_one", turn)
+    monkeypatch.setattr(RealtimeSession, "_leave_models", ended)
+    with application(first) as client, session(client, **MANUAL) as socket:
+        client.app.state.calls.models.put(other)
+        for event in (append(WHOLE[:9000]), COMMIT, changed(transcription={"model": "other"})):
+            socket.send_json(event)
+        until(socket, "session.updated")
         assert first.is_idle and not other.is_idle
     assert other.is_idle
 

@@ -95,6 +95,8 @@ class RealtimeSession:
         self._num_items = 0
         # turns whose transcripts are missing, which keep their models
         self._untold: deque[Item] = deque()
+        # whether another model is entered, and not yet that of the session
+        self._is_changing = False
 
     async def run(self) -> None:
         """Go on until the client leaves, or the session is over."""
@@ -178,9 +180,11 @@ class RealtimeSession:
             _ = new.turn_detection.rules
         asked = new.transcription, session.include
         if asked != (old.transcription, self._session.include):
+            self._is_changing = True
             try:
                 self._hearing = await hearing_of(self._socket, self._calls, session)
             finally:
+                self._is_changing = False
                 self._leave_models()
         if (new.format, new.turn_detection) != (old.format, old.turn_detection):
             self._forget()
@@ -189,7 +193,12 @@ class RealtimeSession:
         await self._send_session("updated", is_first_version=is_first)
 
     def _leave_models(self) -> None:
-        """Leave models that neither turns nor the sound to come need, so that they can be unloaded."""
+        """Leave models that neither turns nor the sound to come need, so that they can be unloaded.
+
+        While the session changes its model, all of them are kept until it has the other one.
+        """
+        if self._is_changing:
+            return
         needed = {self._hearing.model.gate, *(one.hearing.model.gate for one in self._untold)}
         gates: list[Gate] = self._socket.state.gates
         for gate in [one for one in gates if one is not self._gate and one not in needed]:
