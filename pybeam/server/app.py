@@ -28,6 +28,7 @@ from pybeam.server.endpoints import (
     translations,
 )
 from pybeam.server.gates import Gate, Gated
+from pybeam.server.grammars import Grammars
 from pybeam.server.limits import BodyLimits, Places
 from pybeam.server.loading import Loader
 from pybeam.server.logs import AccessLog
@@ -124,7 +125,10 @@ def build_app(
     places = Places(settings)
     given = ServedModels(models)
     manager = ModelManager(service, given, loader, settings)
-    app.state.calls = Calls(service, given, settings, keys, metrics, places, manager, sounds)
+    grammars = Grammars(settings.forwarded_allow_ips)
+    app.state.calls = Calls(
+        service, given, settings, keys, metrics, places, manager, sounds, grammars=grammars
+    )
     app.state.metrics, app.state.gate = metrics, Gate()
     metrics.watch(service, manager)
     # before those of the documentation; a router that is included would match each request twice

@@ -145,13 +145,13 @@ class Calls:
         The time that it takes is part of the request's time.
 
         Raises:
-            APIError: the grammar is wrong, or the time is over.
+            APIError: the grammar is wrong, the time is over, too many of the client's wait, or it has gone.
         """
         if wish is None:
             return []
         seconds, began = self._serving(http, model, body)["timeout"], time.monotonic()
         try:
-            return await self.grammars.constraints(model, wish, seconds)
+            return await unless_gone(http, self.grammars.constraints(http, model, wish, seconds))
         finally:
             http.state.spent = time.monotonic() - began
 

@@ -7,15 +7,21 @@ import dataclasses
 import json
 import re
 import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+
+from starlette.requests import HTTPConnection
 
 from pybeam.automata.grammars import MAX_LEXER_STATES, Grammar, GrammarError
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.processors.base import Processor
 from pybeam.processors.grammars import GrammarConstraint, schema_grammar
 from pybeam.search.algorithms import Algorithm
-from pybeam.server.errors import APIError
+from pybeam.server.errors import RETRY_SECONDS, APIError
+from pybeam.server.limits import Client, Clients
 from pybeam.server.models import ServedModel
 
 # characters of a grammar
@@ -26,6 +32,8 @@ CPU_SECONDS, MEMORY = 4, 2 << 30
 # until it must have ended, beside other work of the machine
 WALL_SECONDS = 60.0
 MOST_READERS = 2
+# of one client; each has a deadline, and one alone is read at a time
+MOST_WAITING = 32
 # the end of a line, escaped or not; what else is escaped, or a slash that is not
 PART = re.compile(r"(\\?\n)|(\\.)|/", re.DOTALL)
 # a control character that JSON writes as it is, and llguidance reads no text with
@@ -108,20 +116,75 @@ def with_grammars(algorithm: Algorithm, tokenizer: object, *, continues: bool) -
     return dataclasses.replace(algorithm, processors=(own, *algorithm.processors))
 
 
-class Grammars:
-    """Reads the grammars that requests ask for."""
+class _Waiting:
+    """The grammars of one client that wait or are read: one at a time, first come, first served."""
 
     def __init__(self) -> None:
-        self._readers = asyncio.Semaphore(MOST_READERS)
+        self.turn, self.texts = asyncio.Lock(), Counter[str]()
+
+
+class _Readers:
+    """Readers of grammars, of whom a client has one at a time, so that others wait for their own alone.
+
+    Those who count for no client wait in the order in which they came.
+
+    Args:
+        proxies: addresses and networks whose connections are those of many clients.
+    """
+
+    def __init__(self, proxies: Iterable[str]) -> None:
+        self._places, self._clients = asyncio.Semaphore(MOST_READERS), Clients(proxies)
+        self._waiting: dict[Client, _Waiting] = {}
+
+    @asynccontextmanager
+    async def one(self, http: HTTPConnection, wish: Asked) -> AsyncIterator[None]:
+        """Wait for a reader, and have it. Raises APIError, 429, if too many grammars of this client wait."""
+        client = self._clients.of(http)
+        if client is None:
+            async with self._places:
+                yield
+            return
+        own = self._waiting.setdefault(client, _Waiting())
+        # the same one may wait many times, and is read once
+        if wish.text not in own.texts and len(own.texts) > MOST_WAITING:
+            problem = (
+                f"`{wish.field}` must wait: {MOST_WAITING} new grammars of this client do, which are read "
+                "one after the other; send it again later"
+            )
+            raise APIError(429, problem, wish.field, retry_after=RETRY_SECONDS)
+        own.texts[wish.text] += 1
+        try:
+            async with own.turn, self._places:
+                yield
+        finally:
+            own.texts[wish.text] -= 1
+            own.texts += Counter()
+            if not own.texts:
+                del self._waiting[client]
+
+
+class Grammars:
+    """Reads the grammars that requests ask for.
+
+    Args:
+        proxies: addresses and networks whose connections are those of many clients.
+    """
+
+    def __init__(self, proxies: Iterable[str] = ()) -> None:
+        self._readers = _Readers(proxies)
 
     async def constraints(
-        self, model: ServedModel, wish: Asked, seconds: float | None = None
+        self,
+        http: HTTPConnection,
+        model: ServedModel,
+        wish: Asked,
+        seconds: float | None = None,
     ) -> list[Processor]:
         """Return the processor for what is asked, in a list.
 
         Raises:
             APIError: the server has none to change, or the grammar is too large, wrong or too complex, or is
-                not read within so many seconds.
+                not read within so many seconds, or too many others of the client wait.
         """
         chain = model.decoder.algorithm.processors
         own = next((one for one in chain if isinstance(one, GrammarConstraint)), None)
@@ -139,10 +202,13 @@ class Grammars:
         try:
             async with asyncio.timeout(seconds):
                 vocabulary = await asyncio.to_thread(Vocabulary.of, own.tokenizer)
-                if not Grammar.is_kept(wish.text, vocabulary):
-                    async with self._readers:
+                if Grammar.is_kept(wish.text, vocabulary):
+                    return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]
+                async with self._readers.one(http, wish):
+                    # another request may have had it read meanwhile
+                    if not Grammar.is_kept(wish.text, vocabulary):
                         await _read(wish.text)
-                return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]
+                    return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]
         except TimeoutError as error:
             problem = f"`{field}` was not read within {seconds:g} seconds; send it again later"
             raise APIError(504, problem, "timeout") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from python_multipart.multipart import parse_options_header
@@ -16,26 +16,47 @@ from pybeam.server.clients import Addresses
 from pybeam.server.errors import RETRY_SECONDS, APIError, ClientGone, refuse
 from pybeam.server.settings import Settings
 
+# a key or an address, and its name
+Client = tuple[str, str]
 AUDIO_PATHS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
+
+
+class Clients:
+    """Tells clients apart by their keys, or without keys by their addresses; see `Addresses`.
+
+    Args:
+        proxies: addresses and networks whose connections are those of many clients.
+    """
+
+    def __init__(self, proxies: Iterable[str] = ()) -> None:
+        self._addresses = Addresses(proxies)
+
+    def of(self, http: HTTPConnection) -> Client | None:
+        """Return whom a request counts for; None: nobody."""
+        caller = caller_of(http)
+        if caller is not None:
+            return "key", caller.name
+        address = self._addresses.client(http.client.host if http.client else "")
+        return None if address is None else ("address", address)
 
 
 class Places:
     """A bound on the recordings and live sessions that are held in memory: of all clients, and of each.
 
-    A client is a key, or without keys an address; see `Addresses`.
+    See `Clients` for who is one.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._most, each = settings.max_recordings, settings.max_recordings_per_client
         # one client alone leaves places to others
         self._most_each = (self._most + 1) // 2 if each is None else each
-        self._addresses = Addresses(settings.forwarded_allow_ips)
-        self._num_taken, self._of_client = 0, Counter[tuple[str, str]]()
+        self._clients = Clients(settings.forwarded_allow_ips)
+        self._num_taken, self._of_client = 0, Counter[Client]()
 
     @contextmanager
     def one(self, http: HTTPConnection) -> Iterator[None]:
         """Take a place. Raises APIError if there is none, or none for this client."""
-        client = self._client(http)
+        client = self._clients.of(http)
         if self._num_taken >= self._most:
             problem = f"at most {self._most} recordings are transcribed at a time; try again later"
             raise APIError(429, problem, retry_after=RETRY_SECONDS)
@@ -52,13 +73,6 @@ class Places:
             self._of_client.subtract(taken)
             # so that clients who have come and gone take no memory
             self._of_client += Counter()
-
-    def _client(self, http: HTTPConnection) -> tuple[str, str] | None:
-        caller = caller_of(http)
-        if caller is not None:
-            return "key", caller.name
-        address = self._addresses.client(http.client.host if http.client else "")
-        return None if address is None else ("address", address)
 
 
 class _Held:

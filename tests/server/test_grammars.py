@@ -7,13 +7,15 @@ import json
 import re
 
 import pytest
+from starlette.requests import HTTPConnection
 
 import pybeam
 from pybeam.automata.grammars import Grammar
 from pybeam.automata.vocabulary import Vocabulary
 from pybeam.processors.grammars import GrammarConstraint
 from pybeam.server import grammars
-from pybeam.server.grammars import asked, with_grammars
+from pybeam.server.errors import APIError
+from pybeam.server.grammars import Asked, asked, with_grammars
 from pybeam.server.models import ServedModel
 from pybeam.serving import Service
 from pybeam.text.tokenizer import Tokenizers
@@ -211,6 +213,113 @@ def test_reading_a_grammar_takes_of_the_requests_time(model, monkeypatch):
         assert answer.status_code == 504 and "not read within 0.2 seconds" in error["message"]
     assert own.json()["choices"][0]["text"] == "dab"
     assert [seconds < 60 - 0.1 for seconds in left] == [True]
+
+
+def test_whoever_leaves_is_read_for_no_more(model, monkeypatch):
+    """Three have left, of whom one had no reader yet."""
+    reading = []
+
+    async def read(text):
+        reading.append(text)
+        try:
+            await asyncio.sleep(60 if "bb" in text else 0)
+        finally:
+            reading.remove(text)
+
+    monkeypatch.setattr(grammars, "_read", read)
+    content, sent = json.dumps(BODY | {"guided_choice": ["bbb"]}).encode(), []
+
+    async def ask(http):
+        has_left = asyncio.Event()
+
+        def leaving():
+            messages = iter([{"type": "http.request", "body": content}])
+
+            async def receive():
+                if (found := next(messages, None)) is not None:
+                    return found
+                await has_left.wait()
+                return {"type": "http.disconnect"}
+
+            return receive
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http"}
+        scope |= {"path": "/v1/completions", "raw_path": b"", "query_string": b"", "root_path": ""}
+        scope |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("localhost", 80)}
+        gone = [asyncio.ensure_future(http.app(dict(scope), leaving(), send)) for _ in range(3)]
+        while len(reading) < 2:
+            await asyncio.sleep(0.01)
+        has_left.set()
+        await asyncio.wait_for(asyncio.gather(*gone), 10)
+        assert not reading
+        own = {**BODY, "guided_choice": ["dad"]}
+        return await http.post("/v1/completions", json=own)
+
+    own = server_app.run(ask, model=model)
+    assert own.json()["choices"][0]["text"] == "dad"
+    assert [one["status"] for one in sent if "status" in one] == [499] * 3
+
+
+def asking(address):
+    return HTTPConnection({"type": "http", "headers": [], "client": (address, 1), "state": {}})
+
+
+def test_one_client_leaves_a_reader_to_others(monkeypatch):
+    monkeypatch.setattr(grammars, "MOST_WAITING", 3)
+    readers, read, may_end = grammars._Readers(["127.0.0.1"]), [], asyncio.Event()
+
+    async def reading(address, text):
+        async with readers.one(asking(address), Asked("guided_regex", text)):
+            read.append(text)
+            await may_end.wait()
+
+    async def come(address, *texts):
+        tasks = [asyncio.ensure_future(reading(address, text)) for text in texts]
+        for _ in range(9):
+            await asyncio.sleep(0)
+        return tasks
+
+    async def test():
+        # the same one may wait for its reader many times
+        tasks = await come("9.9.9.9", "a", "b", "c", "d", "d", "d")
+        assert read == ["a"]
+        with pytest.raises(APIError, match="3 new grammars of this client") as error:
+            await reading("9.9.9.9", "e")
+        assert error.value.status == 429 and error.value.retry_after
+        tasks += await come("8.8.8.8", "x")
+        assert read == ["a", "x"]
+        # those who count for nobody, and have no bound
+        tasks += await come("127.0.0.1", *"123456")
+        tasks[1].cancel()
+        may_end.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert "b" not in read and "".join(one for one in read if one.isdigit()) == "123456"
+        assert read.index("c") < read.index("d") and not readers._waiting
+
+    asyncio.run(test())
+
+
+def test_a_grammar_that_many_wait_for_is_read_once(model, monkeypatch):
+    read = []
+
+    async def reading(text):
+        read.append(text)
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(grammars, "_read", reading)
+    body = {**BODY, "guided_choice": ["dac"]}
+
+    async def ask(http):
+        return await asyncio.gather(*(http.post("/v1/completions", json=body) for _ in range(6)))
+
+    answers = server_app.run(ask, model=model)
+    assert [one.status_code for one in answers] == [200] * 6
+    # there are two readers, and these clients count for nobody
+    assert 1 <= len(read) <= 2
 
 
 # it takes a second of a CPU
