@@ -370,7 +370,9 @@ class Automaton:
             is_step = np.zeros(num * num, dtype=bool)
             is_step[pairs] = True
             return np.divmod(np.flatnonzero(is_step), num)
-        return np.divmod(np.unique(pairs), num)
+        # np.unique hashes, which takes ten times as long
+        pairs.sort()
+        return np.divmod(pairs[np.diff(pairs, prepend=NOWHERE) > 0], num)
 
     @cached_property
     def _useful(self) -> tuple[np.ndarray, np.ndarray]:

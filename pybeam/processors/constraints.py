@@ -37,6 +37,8 @@ class Constraint(ColumnProcessor):
             raise TypeError(
                 f"`automaton` must be a pybeam.automata.Automaton, but is {self.automaton!r}"
             )
+        # an engine would find it between the steps of others; a pickle has it, too
+        _ = self.automaton.needed
 
     @property
     def is_neutral(self) -> bool:  # type: ignore[override]

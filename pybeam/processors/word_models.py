@@ -41,6 +41,8 @@ class WordLanguageModel(Processor):
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
+        # an engine would find it between the steps of others
+        _ = self.automaton.needed
 
     def shared(self) -> Automaton:
         return self.automaton

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pybeam.automata.phrases import phrases_automaton
 from pybeam.processors import must_contain
 from pybeam.processors.base import Processor, perturbs
-from pybeam.processors.phrases import MustContain, spellings_of
+from pybeam.processors.phrases import Encoder, MustContain, spellings_of
 from pybeam.search.algorithms import Algorithm
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
@@ -49,8 +49,14 @@ async def phrases_of(model: ServedModel, texts: Sequence[str] | None) -> list[Pr
     if tokenizer is None:
         raise APIError(400, f"`{field}` needs a model with a tokenizer", field)
     try:
-        spelt = await asyncio.to_thread(spellings_of, texts, tokenizer)
-        automaton = await asyncio.to_thread(phrases_automaton, spelt, MOST_EDGES)
-        return [MustContain(automaton, phrases=spelt)]
+        return [await asyncio.to_thread(_processor, texts, tokenizer)]
     except ValueError as error:
         raise APIError(400, f"`{field}`: {error}", field) from error
+
+
+def _processor(texts: Sequence[str], tokenizer: Encoder) -> MustContain:
+    """Return the processor for phrases, and have it find beforehand what an engine asks it."""
+    spelt = spellings_of(texts, tokenizer)
+    made = MustContain(phrases_automaton(spelt, MOST_EDGES), phrases=spelt)
+    _ = made.longest_output
+    return made

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
+from functools import cached_property
+
 import pytest
 
 import pybeam
+from pybeam.automata.automaton import Automaton
 from pybeam.processors.phrases import MustContain
 from pybeam.server.models import ServedModel
 from pybeam.server.phrases import with_phrases
@@ -48,6 +53,29 @@ def test_outputs_contain_the_phrases_of_a_request(model):
     assert wrong.status_code == 400 and "must not hold an empty one" in wrong.text
     assert large.status_code == 400 and "ask for fewer phrases" in large.text
     assert many.status_code in (400, 422) and "at most 8" in many.text
+
+
+def test_an_engine_finds_nothing_that_takes_long(model, monkeypatch):
+    """Nor does the loop of events. Steps of others would wait."""
+    found, steps = list[str](), Automaton._steps.func
+
+    def noted(self):
+        found.append(threading.current_thread().name)
+        return steps(self)
+
+    kept = cached_property(noted)
+    kept.__set_name__(Automaton, "_steps")
+    monkeypatch.setattr(Automaton, "_steps", kept)
+    [answer] = sent(model, {"text": TEXT, "must_contain": ["the night"]})
+    assert answer.status_code == 200
+    [name] = found
+    assert name.startswith("asyncio_")
+
+
+def test_a_processor_in_a_pickle_has_what_an_engine_asks():
+    made = pybeam.processors.must_contain([[3, 4]])
+    read = pickle.loads(pickle.dumps(made))
+    assert "needed" in vars(read.automaton)
 
 
 def test_a_server_that_takes_none_says_so():
