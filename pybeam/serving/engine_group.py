@@ -191,4 +191,5 @@ def _serve(
 ) -> None:
     """Decode in a copy of this process."""
     torch.set_num_threads(num_threads)
-    serve_streams(decoders[number], (queue.has_news, queue.must_leave), connection)
+    flags = queue.has_news, queue.must_leave, queue.has_read[number]
+    serve_streams(decoders[number], flags, connection)

@@ -158,7 +158,8 @@ class SentArrivals(Arrivals):
         connection: to the other process.
         schedule: says how much room there is.
         known: what both processes have, of `in_both`.
-        flags: `has_news` and `must_leave`, in memory that both processes share.
+        flags: `has_news`, `must_leave` and its own `has_read` of `ModelQueue`, in memory that both processes
+            share.
 
     Attributes:
         stats: of the stream.
@@ -177,7 +178,8 @@ class SentArrivals(Arrivals):
         self._connection, self._schedule, self._known = connection, schedule, known
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
-        self.has_news, self.must_leave = flags
+        self.has_news, self.must_leave, self._has_read = flags
+        self._has_read[0] = False  # the process before may have ended
         self.stats = Stats()
         self._arrived: deque[tuple[int, Request]] = deque()
         # a grammar may take seconds, in which the steps of others go on
@@ -212,6 +214,7 @@ class SentArrivals(Arrivals):
 
     def between_steps(self, load: LoadLevel) -> Mapping[int, Exception]:
         self._load = load
+        self._take_read()
         if not self._inside and not self._arrived:
             return {}  # `next` is asked now, and tells the rest
         if self._has_asked and (self._items or self._poll.poll(0)):
@@ -281,10 +284,13 @@ class SentArrivals(Arrivals):
 
     def _note_read(self, _: Future[Request]) -> None:
         """End a call of many steps, so that the stream asks for what has been read."""
+        # whoever settles the news looks at the first behind the second
+        self._has_read[0] = True
         self.has_news[0] = True
 
     def _take_read(self) -> None:
         """Take the requests that have been read meanwhile."""
+        self._has_read[0] = False
         for reading in [one for one in self._reading if one.done()]:
             self._take(self._reading.pop(reading), reading.result)
 

@@ -109,7 +109,7 @@ class EngineThread(Arrivals):
                 if self._hears_late:
                     queue.unheard.setdefault(self, False)
                 # or the first step would be its own call
-                queue.has_news[0] = bool(queue.waiting or queue.unheard or queue.must_leave[0])
+                queue.note_news()
             return now, len(queue.waiting), late, ticket
 
     @property
@@ -218,6 +218,8 @@ class EngineThread(Arrivals):
                 with queue.changed:
                     taken, self._tickets = self._tickets, {}
                     queue.unheard.pop(self, None)
+                    if isinstance(self.decoder, ForkedDecoder):
+                        queue.has_read[self.decoder.number] = False
                 queue.fail(taken.values(), error)
                 if self._num_taken == num_taken and self._is_over(error):
                     break

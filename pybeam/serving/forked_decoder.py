@@ -45,11 +45,14 @@ class ForkedDecoder(Decoder):
         decoder: of which the other process has a copy.
         server: makes processes that decode, see `serve_streams`.
         number: of the decoder there.
+
+    Attributes:
+        number: the same.
     """
 
     def __init__(self, decoder: Decoder, server: ForkServer, number: int) -> None:
         vars(self).update(vars(decoder), stats=Stats(), _idle=[])
-        self._server, self._number = server, number
+        self._server, self.number = server, number
         self._connection: Connection | None = None
         self._pid = self._maker = self._num_losses = 0
 
@@ -107,7 +110,7 @@ class ForkedDecoder(Decoder):
     def _begin(self, beginning: Beginning) -> Connection:
         """Begin a stream in the process. Returns the connection to it."""
         if self._connection is None:
-            self._connection, self._pid = self._server.fork(self._number)
+            self._connection, self._pid = self._server.fork(self.number)
             self._maker = os.getpid()
         send(self._connection, beginning)
         return self._connection

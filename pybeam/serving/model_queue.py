@@ -23,6 +23,9 @@ from pybeam.serving.waiting import WaitingLine
 
 log = logging.getLogger("pybeam.serving")
 
+# of a model
+MOST_PROCESSES = 1024
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -70,6 +73,8 @@ class ModelQueue:
         leaving: those of them that must leave before the next step of their engine, and why; each is in it
             until its engine has been told.
         has_news, must_leave: see `Arrivals`; those of all engines.
+        has_read: [n, 1] bool, whether an engine's process, by its number, has read a request that its stream
+            has not taken.
         unheard: the engines whose process has not heard its last answer, and whether a request must leave by
             that answer.
         broken: the engines whose last stream could not begin.
@@ -94,7 +99,8 @@ class ModelQueue:
         self.leaving: dict[int, Exception] = {}
         self.deadlines = Deadlines(self.waiting, self.taken, wake_by)
         # copies of this process see them, too
-        self.has_news, self.must_leave = np.frombuffer(mmap.mmap(-1, 2), np.bool_).reshape(2, 1)
+        flags = np.frombuffer(mmap.mmap(-1, 2 + MOST_PROCESSES), np.bool_)[:, None]
+        self.has_news, self.must_leave, self.has_read = flags[0], flags[1], flags[2:]
         self.unheard: dict[object, bool] = {}
         self.broken: set[object] = set()
         self.is_closed = self.is_stalled = False
@@ -173,7 +179,17 @@ class ModelQueue:
         The caller holds the lock.
         """
         self.must_leave[0] = bool(self.leaving) or any(self.unheard.values())
-        self.has_news[0] = bool(self.waiting or self.unheard) or self.must_leave[0]
+        self.note_news()
+
+    def note_news(self) -> None:
+        """Note whether a request waits or must leave, or an engine has not heard or taken one.
+
+        The caller holds the lock.
+        """
+        self.has_news[0] = bool(self.waiting or self.unheard or self.must_leave[0])
+        # a process sets its own flag first, so one that comes meanwhile is seen
+        if self.has_read.any():
+            self.has_news[0] = True
 
     def close(self) -> None:
         """Take no more requests. The engines end when all that have been taken are done."""

@@ -131,6 +131,19 @@ def test_a_flag_stays_until_a_process_has_heard_the_answer():
     assert engine.next(may_wait=True) is not None and not queue.has_news[0]
 
 
+def test_a_flag_stays_until_a_process_has_taken_what_it_has_read():
+    """Whatever other engines say meanwhile, its next steps would go on for long without it."""
+    service = pybeam.Service([decoder(), decoder(model=copy.copy(MODEL))])
+    group = service._groups["default"]
+    engine, queue = group._engines[0], group.queue
+    queue.has_read[1] = queue.has_news[0] = True
+    assert not engine.between_steps(LoadLevel()) and queue.has_news[0]
+    queue.submit(Ticket(request=REQUESTS[0], cost=Cost(0, 1), submitted=0.0))
+    assert engine.next(may_wait=True) is not None and queue.has_news[0]
+    queue.has_read[1] = False
+    assert not engine.between_steps(LoadLevel()) and not queue.has_news[0]
+
+
 def test_when_it_is_done():
     with pybeam.Service(decoder()) as service:
         future = service.submit(REQUESTS[0])

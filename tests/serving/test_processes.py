@@ -276,7 +276,7 @@ def test_a_part_of_a_batch_is_sent_alone():
 def test_an_engine_forgets_requests_that_fail_early():
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        arrivals = SentArrivals(theirs, pybeam.Fifo(1), [], ([False], [False]))
+        arrivals = SentArrivals(theirs, pybeam.Fifo(1), [], ([False], [False], [False]))
         arrivals._tell(waits=True)
         request = packed(pybeam.Request([1]))
         send(ours, Answer({0: DeadlineExceeded("late")}, [(0, request, Watch.NOTHING, False)]))

@@ -35,8 +35,8 @@ def test_a_request_that_takes_long_to_be_read_holds_nobody_up():
     ours, theirs = multiprocessing.Pipe()
     Slow.may_end.clear()
     with ours, theirs:
-        has_news = np.zeros(1, dtype=np.bool_)
-        arrivals = SentArrivals(theirs, pybeam.Fifo(4), [], (has_news, np.zeros(1, np.bool_)))
+        flags = has_news, _, has_read = np.zeros((3, 1), dtype=np.bool_)
+        arrivals = SentArrivals(theirs, pybeam.Fifo(4), [], flags)
         arrivals._tell(waits=True)
         long = [packed(pybeam.Request([i], id=Slow(is_wrong))) for i, is_wrong in enumerate((0, 1))]
         plain = packed(pybeam.Request([2]))
@@ -47,6 +47,7 @@ def test_a_request_that_takes_long_to_be_read_holds_nobody_up():
         assert arrivals._room(LoadLevel()) == 1 and not has_news[0]
         Slow.may_end.set()
         wait_for(lambda: has_news[0] and all(one.done() for one in arrivals._reading))
+        assert has_read[0]
         assert arrivals.next(may_wait=False)[0] == 0
         assert arrivals.next(may_wait=False) is None
         reports = [receive(ours)]
@@ -54,3 +55,8 @@ def test_a_request_that_takes_long_to_be_read_holds_nobody_up():
             reports.append(receive(ours))
         failed = [*itertools.chain(*(one.items for one in reports)), *arrivals._items]
         assert [str(one.error) for one in failed] == ["wrong"]
+        arrivals.between_steps(LoadLevel())
+        assert not has_read[0]
+        has_read[0] = True
+        SentArrivals(theirs, pybeam.Fifo(4), [], flags)
+        assert not has_read[0]
