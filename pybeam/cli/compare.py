@@ -18,7 +18,6 @@ from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import DeviceOptions, ScheduleOptions
 from pybeam.cli.options.toml_files import defaults_of, read_toml
-from pybeam.cli.sources import LineReader, Lines
 
 if TYPE_CHECKING:
     from pybeam.study import Exact
@@ -215,6 +214,7 @@ def compare(searches: dict[str, Any], **values: Any) -> int:
 
 def _lines(path: str) -> list[str]:
     """The texts of a file, as `pybeam translate` reads them."""
+    from pybeam.cli.sources import LineReader, Lines
     from pybeam.corpus.tasks import text_of
 
     texts: list[str] = []

@@ -319,7 +319,7 @@ def test_a_data_frame_and_a_picture(tmp_path):
         (dict(references=[[1]] * NUM, metrics=["blue"]), ValueError, "'blue'"),
         (dict(references=[[1]] * NUM, metrics="exact_match"), TypeError, "`metrics`"),
         (dict(references=[[1]] * NUM, metrics=[len, len]), ValueError, "names that differ"),
-        (dict(metrics=["exact_match"]), ValueError, "or `references` given"),
+        (dict(metrics=["exact_match"]), ValueError, "where no references are given"),
         (dict(latency=-1), ValueError, "`latency`"),
         (dict(samples=1.5), TypeError, "`samples`"),
         (dict(against=3), TypeError, "3"),
