@@ -172,10 +172,10 @@ def compare(
         references = checked_references(references, len(requests), has_texts)
     asked = _metrics(metrics, references is not None, has_texts)
     runs = {
-        name: run_of(name, search, reader.model, schedule, requests[0])
+        name: run_of(name, search, reader.model, schedule, requests)
         for name, search in searches.items()
     }
-    judge = None if against is None else run_of("", against, reader.model, schedule, requests[0])
+    judge = None if against is None else run_of("", against, reader.model, schedule, requests)
     kept = Journal(journal)
     alone = requests[:latency]
     total = (len(runs) + (judge is not None)) * len(requests) + len(runs) * len(alone)

@@ -6,8 +6,11 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
-from types import CodeType, FunctionType, MethodType
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,15 +20,22 @@ from torch import Tensor
 from pybeam.request import Request
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-# of what is in what
-DEEPEST = 8
+# of what is in what, and values in all; what is beyond is told apart from everything
+DEEPEST, MOST = 60, 20_000
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
+# attributes of a class that say nothing of what its objects do
+OF_CLASSES = {"__doc__", "__module__", "__dict__", "__weakref__", "__firstlineno__", "__abstractmethods__"}
+OF_CLASSES |= {"__static_attributes__", "_abc_impl", "__annotations__", "__annotate_func__"}
 
 
 def digest(*parts: object) -> str:
-    """Return a hash of all these parts, arrays and code of functions included."""
+    """Return a hash of all these parts, of objects in them, and of code with the globals that it names.
+
+    A part that cannot be told from others, such as an object of a library in C, has another hash each time.
+    """
     found = hashlib.sha256()
     for part in parts:
-        found.update(_described(part, DEEPEST).encode() + b"\n")
+        found.update(_Description().of(part).encode() + b"\n")
     return found.hexdigest()[:24]
 
 
@@ -34,37 +44,192 @@ def digest_of(request: Request) -> str:
     return digest({name: value for name, value in vars(request).items() if name != "id"})
 
 
-def _described(value: Any, depth: int) -> str:
-    def inside(*values: Any) -> str:
-        return ", ".join(_described(one, depth - 1) for one in values) if depth else "…"
+class _Description:
+    """Texts of values, in which one that was met before is only its number."""
 
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().contiguous()
-        raw = value.view(torch.uint8) if value.ndim else value.reshape(1).view(torch.uint8)
-        return f"tensor {value.dtype} {tuple(value.shape)} {_hash(raw.numpy())}"
-    if isinstance(value, np.ndarray):
-        return f"array {value.dtype} {value.shape} {_hash(np.ascontiguousarray(value))}"
-    if isinstance(value, list | tuple):
+    def __init__(self) -> None:
+        self._met: dict[int, int] = {}
+        # ids are of values that live
+        self._alive: list[Any] = []
+        self._depth = 0
+
+    def of(self, value: Any) -> str:
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return ADDRESS.sub("", repr(value))
+        if id(value) in self._met:
+            return f"#{self._met[id(value)]}"
+        self._met[id(value)] = len(self._alive)
+        self._alive.append(value)
+        if self._depth >= DEEPEST or len(self._alive) > MOST:
+            return _unlike_others()
+        self._depth += 1
+        try:
+            return self._new(value)
+        finally:
+            self._depth -= 1
+
+    def _inside(self, values: Iterable[Any]) -> str:
+        return ", ".join(map(self.of, values))
+
+    def _new(self, value: Any) -> str:
+        for kinds, describe in self._kinds():
+            if isinstance(value, kinds):
+                return describe(value)
+        if isinstance(value, LOCKS):
+            return "lock"
+        text = repr(value)
+        state = dict(_state(value))
+        if state or type(value).__repr__ is object.__repr__:
+            has_fields = hasattr(value, "__dict__") or state
+            kind = self._of_class(type(value))
+            return f"{kind} {self.of(state) if has_fields else _unlike_others()}"
+        return _unlike_others() if ADDRESS.search(text) else f"{self._of_class(type(value))} {text}"
+
+    def _kinds(self) -> list[tuple[Any, Callable[[Any], str]]]:
+        return [
+            (Tensor, _of_tensor),
+            (np.ndarray, self._of_array),
+            (list | tuple, self._of_list),
+            (set | frozenset, lambda value: f"set {sorted(map(_Description().of, value))}"),
+            (Mapping, lambda value: f"{{{self._inside(_flat(value.items()))}}}"),
+            (functools.partial, lambda value: f"partial({self._inside(_of_partial(value))})"),
+            (MethodType, lambda value: self._inside((value.__func__, value.__self__))),
+            (FunctionType, self._of_function),
+            (CodeType, self._of_code),
+            (type, self._of_class),
+            (ModuleType, lambda value: f"module {value.__name__} {getattr(value, '__version__', '')}"),
+            (BuiltinFunctionType, self._of_builtin),
+            (
+                (staticmethod, classmethod, functools._lru_cache_wrapper),
+                lambda value: f"{type(value).__name__} {self.of(value.__wrapped__)}",
+            ),
+            (property, lambda value: f"property {self._inside((value.fget, value.fset))}"),
+            (functools.cached_property, lambda value: f"property {self.of(value.func)}"),
+        ]
+
+    def _of_list(self, value: list[Any] | tuple[Any, ...]) -> str:
         # ids are many, and simple
         is_plain = all(type(one) is int for one in value)
-        return f"[{', '.join(map(str, value)) if is_plain else inside(*value)}]"
-    if isinstance(value, Mapping):
-        return f"{{{inside(*(one for pair in value.items() for one in pair))}}}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [getattr(value, one.name) for one in dataclasses.fields(value)]
-        return f"{type(value).__qualname__}({inside(*fields)})"
-    if isinstance(value, functools.partial):
-        return f"partial({inside(value.func, value.args, value.keywords)})"
-    if isinstance(value, MethodType):
-        return inside(value.__func__, value.__self__)
-    if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return f"{value.__qualname__} {inside(value.__code__, value.__defaults__, cells)}"
-    if isinstance(value, CodeType):
+        kind = self._of_class(type(value)) if type(value) not in (list, tuple) else ""
+        return f"{kind}[{', '.join(map(str, value)) if is_plain else self._inside(value)}]"
+
+    def _of_array(self, value: Any) -> str:
+        if value.dtype.hasobject:
+            return f"array {value.shape} [{self._inside(value.ravel().tolist())}]"
+        return f"array {value.dtype} {value.shape} {_hash(np.ascontiguousarray(value))}"
+
+    def _of_builtin(self, value: Any) -> str:
+        owner = getattr(value, "__self__", None)
+        of = "" if owner is None or isinstance(owner, ModuleType) else self.of(owner)
+        return f"{value.__module__}.{value.__qualname__} {of}"
+
+    def _of_function(self, value: FunctionType) -> str:
+        name = f"{value.__module__}.{value.__qualname__}"
+        if _is_of_library(value.__module__):
+            # what a library's function holds on to may come from a user
+            return f"{name} {self._inside(_cells(value))}" if value.__closure__ else name
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, [*_cells(value)]]
+        return f"{value.__qualname__} {self._inside([*parts, dict(_globals(value))])}"
+
+    def _of_code(self, value: CodeType) -> str:
         names = (value.co_names, value.co_varnames)
-        return f"{_hash(value.co_code)} {names} {inside(*value.co_consts)}"
-    return ADDRESS.sub("", repr(value))
+        return f"{_hash(value.co_code)} {names} {self._inside(value.co_consts)}"
+
+    def _of_class(self, value: type) -> str:
+        if _is_of_library(value.__module__):
+            return f"{value.__module__}.{value.__qualname__}"
+        own = {name: one for name, one in vars(value).items() if name not in OF_CLASSES}
+        made = dataclasses.is_dataclass(value) and "__dataclass_fields__" in own
+        if made:
+            # its fields are in its objects, and the code that is made of them follows from them
+            own = {name: one for name, one in own.items() if not _is_made(name)}
+        return f"{value.__qualname__} {self._inside((own, value.__bases__))}"
+
+
+def _is_made(name: str) -> bool:
+    made = ("init", "eq", "repr", "hash", "setattr", "delattr", "replace", "match_args", "lt", "le", "gt", "ge")
+    return name.startswith("__dataclass_") or name.strip("_") in made
+
+
+def _is_of_library(module: str | None) -> bool:
+    """Whether a module is installed, so that it changes with a version and not from call to call."""
+    top = (module or "").partition(".")[0]
+    if top in sys.stdlib_module_names - {"__main__"} or top in ("pybeam", "builtins"):
+        return True
+    found = sys.modules.get(module or "")
+    file = getattr(found, "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
+
+
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of an object, without those that are computed from others when they are asked for."""
+    classes = type(value).__mro__
+    if dataclasses.is_dataclass(value) and _is_of_library(classes[0].__module__):
+        for one in dataclasses.fields(value):
+            yield one.name, getattr(value, one.name)
+        return
+    cached = {
+        name
+        for one in classes
+        for name, own in vars(one).items()
+        if isinstance(own, functools.cached_property)
+    }
+    for name, own in getattr(value, "__dict__", {}).items():
+        if name not in cached:
+            yield name, own
+    for one in classes:
+        slots = vars(one).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals that a function names, and what it names of modules that no one has installed."""
+    names = sorted({*_names(function.__code__)})
+    for name in names:
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        yield name, value
+        if isinstance(value, ModuleType) and not _is_of_library(value.__name__):
+            for own in names:
+                if own in vars(value):
+                    yield f"{name}.{own}", vars(value)[own]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names(one)
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            yield "empty"
+
+
+def _of_partial(value: functools.partial[Any]) -> tuple[Any, ...]:
+    return value.func, value.args, value.keywords
+
+
+def _flat(pairs: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
+    return (one for pair in pairs for one in pair)
+
+
+def _of_tensor(value: Tensor) -> str:
+    value = value.detach().cpu().contiguous()
+    raw = value.view(torch.uint8) if value.ndim else value.reshape(1).view(torch.uint8)
+    return f"tensor {value.dtype} {tuple(value.shape)} {_hash(raw.numpy())}"
 
 
 def _hash(data: Any) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _unlike_others() -> str:
+    return secrets.token_hex(16)

@@ -23,7 +23,7 @@ from pybeam.study.identity import digest, digest_of
 from pybeam.study.journal import Journal
 
 # a source that is decoded first, so that what is done once is not timed
-PROBE_LENGTH = 16
+PROBE_LENGTH, MOST_PROBES = 16, 64
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,10 @@ class Run(ABC):
 class DecoderRun(Run):
     """The search of a decoder."""
 
-    def __init__(self, name: str, decoder: Decoder, first: Request) -> None:
+    def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request]) -> None:
         self.name, self._decoder = name, decoder
-        [probe] = decoder.decode([first], on_error="return")
         algorithm = decoder.algorithm
-        self.by = digest(name, repr(decoder), algorithm, decoder.schedule, _essence(probe))
+        self.by = digest(name, repr(decoder), algorithm, decoder.schedule, _probe(decoder, requests))
 
     def _decoded(self, requests: list[Request]) -> Iterator[tuple[int, Record]]:
         before = time.process_time()
@@ -169,9 +168,9 @@ class ExactRun(Run):
 
     proves = True
 
-    def __init__(self, name: str, exact: Exact, model: Model, first: Request) -> None:
+    def __init__(self, name: str, exact: Exact, model: Model, requests: Sequence[Request]) -> None:
         self.name, self._exact, self._model = name, exact, model
-        self.by = digest(name, exact, identity(model, first))
+        self.by = digest(name, exact, identity(model, requests))
 
     def _decoded(self, requests: list[Request]) -> Iterator[tuple[int, Record]]:
         together = self._exact.together
@@ -188,11 +187,11 @@ class ExactRun(Run):
 
 
 def run_of(
-    name: str, search: Any, model: Model, schedule: Schedule | None, first: Request
+    name: str, search: Any, model: Model, schedule: Schedule | None, requests: Sequence[Request]
 ) -> DecoderRun | ExactRun:
     """Return the run of a search that has this name. Raises TypeError if it is none."""
     if isinstance(search, Exact):
-        return ExactRun(name, search, plain(model), first)
+        return ExactRun(name, search, plain(model), requests)
     if isinstance(search, Algorithm):
         search = Decoder(model, search, schedule)
     if not isinstance(search, Decoder):
@@ -200,7 +199,7 @@ def run_of(
             f"a search must be an algorithm such as pybeam.fixed_beam(5), a pybeam.Decoder, or a "
             f"pybeam.study.Exact, but {name!r} is {search!r}"
         )
-    return DecoderRun(name, search, first)
+    return DecoderRun(name, search, requests)
 
 
 def plain(model: Model) -> Model:
@@ -208,17 +207,23 @@ def plain(model: Model) -> Model:
     return model.without(*model.settings.names)
 
 
-def identity(model: Model, first: Request) -> str:
+def identity(model: Model, requests: Sequence[Request]) -> str:
     """Return what tells a model from others: how it looks, and what it says of a source."""
     decoder = Decoder(model, greedy(max_length=PROBE_LENGTH, ended_only=False))
-    [probe] = decoder.decode([first], on_error="return")
-    return digest(type(model).__qualname__, repr(model), _essence(probe))
+    return digest(type(model).__qualname__, repr(model), _probe(decoder, requests))
 
 
-def _essence(result: Result) -> object:
-    # the last digits may differ on a GPU
-    outputs = [(one.tokens, f"{one.score:.3f}") for one in result.hypotheses]
-    return outputs if result.error is None else str(result.error)
+def _probe(decoder: Decoder, requests: Sequence[Request]) -> object:
+    """The outputs of the first source that has one. Only they depend on weights, an error does not.
+
+    Without any, it is an object that no other is like, so that nothing is taken from a journal.
+    """
+    for request in requests[:MOST_PROBES]:
+        [result] = decoder.decode([request], on_error="return")
+        if result.hypotheses:
+            # the last digits may differ on a GPU
+            return [(one.tokens, f"{one.score:.5f}") for one in result.hypotheses]
+    return object()
 
 
 def log_probs(
@@ -237,7 +242,7 @@ def log_probs(
         journal: may have some.
         schedule: of those that it has not.
     """
-    by = f"{identity(model, requests[0])} score" if requests else ""
+    by = f"{identity(model, requests)} score" if requests else ""
     asked: dict[str, Request] = {}
     keys: list[list[str | None]] = []
     for own in outputs:
