@@ -39,7 +39,7 @@ class CompareOptions:
         reference_path: UTF-8 text, the right output of each line. Without it, quality is not measured.
         metrics: bleu, chrf, ter (sacrebleu), wer (jiwer) or exact_match; may be given many times.
         journal: File that keeps what is decoded. A comparison that was interrupted goes on from it; one with
-            more searches or lines decodes only what is new.
+            more searches, or lines behind the others, decodes only what is new.
         output_paths: Also write the comparison to a file, in the form that its name says: .txt, .html, .json
             (with all outputs), .csv, or a picture, .png or .svg; may be given many times.
         latency: Decode the first N lines alone, too, to see how long one takes.

@@ -11,6 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pybeam.text.json_numbers import without_infinity
+
 # the parent of what follows the prefix
 ROOT = -1
 FORMATS = (".html", ".json", ".txt")
@@ -150,7 +152,7 @@ class SearchTree:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """All as one JSON object with the attributes' names."""
+        """All as one JSON object with the attributes' names. A score that is infinite is null."""
         whole: dict[str, Any] = {
             **vars(self),
             "nodes": [
@@ -158,7 +160,7 @@ class SearchTree:
                 for node in self.nodes
             ],
         }
-        return json.dumps(whole, ensure_ascii=False)
+        return json.dumps(without_infinity(whole), ensure_ascii=False, allow_nan=False)
 
     def to_html(self) -> str:
         """A page without outside files, with a slider, buttons and arrow keys that go through the steps."""

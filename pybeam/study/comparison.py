@@ -35,6 +35,9 @@ from pybeam.text.tokenizer import Tokenizer
 # of float32 sums: outputs that are as probable have no error
 TOLERANCE = 1e-4
 QUANTILE = 0.95
+# columns of every table, which no metric may have as its name
+BUILT_IN = {"log prob", "search errors", "length", "expansions", "steps", "no output"}
+BUILT_IN |= {"CPU ms", "latency ms", "95 %"}
 OF_TEXTS, OF_IDS = ("bleu", "chrf"), ("exact_match",)
 
 
@@ -151,12 +154,13 @@ def compare(
         samples: of the sources, for intervals and tests; 0: there are none.
         seed: of these samples.
         journal: a file that keeps what is decoded. A comparison that was interrupted goes on from it, with
-            the same result, and one with more searches, sources or metrics decodes only what is new. Times of
-            a resumed search hold the work that was lost. None: there is no such file.
+            the same result, and one with more searches, metrics or sources behind the others decodes only
+            what is new. Times of a resumed search hold the work that was lost. None: there is no such file.
         progress: whether a bar is shown, on a terminal.
 
     Raises:
         ValueError, TypeError: an option is none, or the searches do not fit the model.
+        ValueError: another comparison writes the journal.
         ImportError: a library that computes a metric is not installed.
         RuntimeError: all sources fail in a search.
     """
@@ -224,6 +228,20 @@ def _metrics(metrics: Sequence[Any] | None, has_references: bool, has_texts: boo
         )
     found = [metric_of(one) for one in given]
     names = [one.name for one in found]
+    taken = [name for name in names if name in BUILT_IN]
+    if taken:
+        raise ValueError(
+            f"`metrics` must have names other than those of built-in columns, but one is {taken[0]!r}; "
+            "rename the function, or use pybeam.study.Metric(name=...)"
+        )
+    # the same metric of sacrebleu with other options
+    found = [
+        one
+        if names.count(one.name) == 1 or one.longer is None
+        else dataclasses.replace(one, name=one.longer)
+        for one in found
+    ]
+    names = [one.name for one in found]
     if len({*names}) < len(names):
         raise ArgumentError("metrics", f"must have names that differ, but has {names}")
     return found
@@ -278,7 +296,7 @@ class _Table:
             self._add_means(name, self._each(name))
         num_lost = (self._each("length") == 0).sum(1)
         if num_lost.any():
-            self._add("no output", [plain_measure(one) for one in num_lost], 0)
+            self._add("no output", [plain_measure(float(one)) for one in num_lost], 0)
 
     def add_times(self, alone: list[list[float]]) -> None:
         """Add the times of all sources, and of those that came alone."""

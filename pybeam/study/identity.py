@@ -24,7 +24,14 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 DEEPEST, MOST = 60, 20_000
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # attributes of a class that say nothing of what its objects do
-OF_CLASSES = {"__doc__", "__module__", "__dict__", "__weakref__", "__firstlineno__", "__abstractmethods__"}
+OF_CLASSES = {
+    "__doc__",
+    "__module__",
+    "__dict__",
+    "__weakref__",
+    "__firstlineno__",
+    "__abstractmethods__",
+}
 OF_CLASSES |= {"__static_attributes__", "_abc_impl", "__annotations__", "__annotate_func__"}
 
 
@@ -97,7 +104,10 @@ class _Description:
             (FunctionType, self._of_function),
             (CodeType, self._of_code),
             (type, self._of_class),
-            (ModuleType, lambda value: f"module {value.__name__} {getattr(value, '__version__', '')}"),
+            (
+                ModuleType,
+                lambda value: f"module {value.__name__} {getattr(value, '__version__', '')}",
+            ),
             (BuiltinFunctionType, self._of_builtin),
             (
                 (staticmethod, classmethod, functools._lru_cache_wrapper),
@@ -147,7 +157,8 @@ class _Description:
 
 
 def _is_made(name: str) -> bool:
-    made = ("init", "eq", "repr", "hash", "setattr", "delattr", "replace", "match_args", "lt", "le", "gt", "ge")
+    made = {"init", "eq", "repr", "hash", "setattr", "delattr", "replace", "match_args"}
+    made |= {"lt", "le", "gt", "ge"}
     return name.startswith("__dataclass_") or name.strip("_") in made
 
 
@@ -165,8 +176,8 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of an object, without those that are computed from others when they are asked for."""
     classes = type(value).__mro__
     if dataclasses.is_dataclass(value) and _is_of_library(classes[0].__module__):
-        for one in dataclasses.fields(value):
-            yield one.name, getattr(value, one.name)
+        for field in dataclasses.fields(value):
+            yield field.name, getattr(value, field.name)
         return
     cached = {
         name

@@ -20,7 +20,7 @@ class Journal:
         path: the file, which is made if there is none; None: nothing is kept.
 
     Raises:
-        ValueError: the file is no such journal.
+        ValueError: the file is no such journal, or another comparison writes it.
         OSError: it cannot be read or written.
     """
 
@@ -30,12 +30,35 @@ class Journal:
         if path is None:
             return
         path = Path(path)
-        whole = self._read(path) if path.exists() else 0
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._file = path.open("r+b" if path.exists() else "x+b")
+        try:
+            self._hold(path)
+            whole = self._read(path)
+        except BaseException:
+            self._file.close()
+            raise
         self._file.truncate(whole)
         self._file.seek(whole)
         if not whole:
             self._write(HEADING)
+
+    def _hold(self, path: Path) -> None:
+        """Keep others from writing the file until it is closed, where a system can."""
+        try:
+            import fcntl
+        except ImportError:
+            return
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"`journal` must be a file that no other comparison writes, but one writes {path}; wait for "
+                "its end, or use another file"
+            ) from error
+        except OSError:
+            # a file system without locks
+            return
 
     def _read(self, path: Path) -> int:
         """Read the lines; returns the bytes of those that are whole."""

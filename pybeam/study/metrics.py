@@ -33,12 +33,14 @@ class Metric:
         statistics: makes numbers [N, k] of N outputs and their references.
         value: the measure, from the sums [k] of such numbers.
         digits: behind the point, in a table.
+        longer: the name where another metric has the same one, by which the two differ; None: there is none.
     """
 
     name: str
     statistics: Callable[[Sequence[Any], Sequence[Any]], Floats]
     value: Callable[[Floats], float]
     digits: int = 1
+    longer: str | None = None
 
 
 class Measure(NamedTuple):
@@ -96,7 +98,9 @@ def of_sacrebleu(metric: SacrebleuMetric, name: str | None = None) -> Metric:
     def value(sums: Floats) -> float:
         return float(metric._compute_score_from_stats(list(sums)).score)
 
-    return Metric(name or type(metric).__name__, statistics, value)
+    signature: Any = metric._SIGNATURE_TYPE({**vars(metric), "num_refs": 1})
+    longer = f"{type(metric).__name__} {signature.format(short=True)}"
+    return Metric(name or type(metric).__name__, statistics, value, longer=longer)
 
 
 def of_function(function: Callable[[Any, Any], float]) -> Metric:
@@ -198,7 +202,12 @@ class Bootstrap:
         if not self._samples:
             return [plain(one) for one in values]
         drawn = self._values(value, statistics)
-        tail = self._samples // TAILS
+        # samples in which a measure has no value, as all their references are empty, say nothing
+        drawn = drawn[:, ~np.isnan(drawn).any(0)]
+        if not drawn.shape[1]:
+            return [plain(one) for one in values]
+        num = drawn.shape[1]
+        tail = num // TAILS
         found = []
         for place, one in enumerate(values):
             ordered = np.sort(drawn[place])
@@ -206,7 +215,7 @@ class Bootstrap:
             if place:
                 differences = np.abs(drawn[place] - drawn[0])
                 is_as_large = differences - differences.mean() >= abs(one - values[0])
-                p_value = float((is_as_large.sum() + 1) / (self._samples + 1))
+                p_value = float((is_as_large.sum() + 1) / (num + 1))
             found.append(Measure(one, float(ordered[tail]), float(ordered[-tail - 1]), p_value))
         return found
 

@@ -45,7 +45,7 @@ class Candidates:
 
     Attributes:
         score: [A, N] float32, the accumulated score, which ranks. Yours to change at `score`, but for what is
-            held.
+            held. A change at `finish` is lost.
         keep: [A, N] bool, whether the candidate may survive. Yours to change at `score`.
         finishes: [A, N] bool, whether it finishes in this step. Yours to change at `finish`.
         goes_on: [A, N] bool, whether it is in the next beam. Yours to change at `finish`.
@@ -323,7 +323,11 @@ def finish(
     """
     finishes, goes_on = candidates.finishes, candidates.goes_on
     candidates.finishes, candidates.goes_on = finishes.clone(), goes_on.clone()
+    score = candidates.score
+    candidates.score = score.clone()
     hook(candidates)
+    # the log-probs of tokens add up to these
+    candidates.score = score
     for name in ("finishes", "goes_on"):
         check_like(f"`candidates.{name}`", getattr(candidates, name), finishes)
     ends = candidates.finishes & candidates.is_eos & candidates.keep

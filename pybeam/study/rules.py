@@ -19,7 +19,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -166,7 +166,7 @@ class Rule(Processor):
     @property
     def name(self) -> str:
         """The name of the first of its functions."""
-        return next(one.__name__ for one in map(self._hook, MOMENTS) if one is not None)
+        return next(name_of(one) for one in map(self._hook, MOMENTS) if one is not None)
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value}" for name, value in self.options)
@@ -277,6 +277,14 @@ class Rule(Processor):
         return True
 
 
+def name_of(hook: Hook) -> str:
+    """Return the name of a function; of an object that is called, that of its class."""
+    if isinstance(hook, partial):
+        return name_of(hook.func)
+    name: str = getattr(hook, "__name__", type(hook).__name__)
+    return name
+
+
 @lru_cache(maxsize=256)
 def options_of(hook: Hook, moment: str) -> dict[str, float]:
     """Return the options of a function of a rule, which are its parameters behind the first ones.
@@ -308,7 +316,7 @@ def rule(
     siblings: int | None = None,
     groups: bool = False,
 ) -> Rule:
-    """Make a rule of Python functions on arrays of one step; also a decorator for the first of them.
+    """Make a rule of Python functions on arrays of one step; ``@pybeam.rule`` does so for the first of them.
 
     A step has three moments at which a rule may act; the head of `pybeam.study.rules` has all of a step.
 
@@ -325,8 +333,9 @@ def rule(
 
     A rule goes among the processors of an algorithm, before those of stage "log_probs":
     ``pybeam.fixed_beam(5, processors=[sibling])``. It acts behind a request's prefix. It sees the numbers of
-    processors, those of samples included, and scores hold what it adds. Given outputs (`Request.target`)
-    have no candidates, so that the rule does nothing there. Results are those of the same rule alone,
+    processors, those of samples included, and scores hold what it adds, except in `stochastic_beam`: its
+    results have the model's scores, and a rule changes what is drawn. Given outputs (`Request.target`) have
+    no candidates, so that the rule does nothing there. Results are those of the same rule alone,
     whatever the schedule, the batch and the backend. Steps take plain torch instead of kernels, and a GPU
     runs them without graphs.
 
@@ -339,7 +348,8 @@ def rule(
 
     Raises:
         TypeError: they are no such functions, or there is none.
-        ValueError: `siblings` is less than 1 or more than 4,096.
+        ValueError: `siblings` is less than 1 or more than 4,096, or two functions have other defaults for an
+            option.
         ValueError: when an algorithm is built, if it has another rule, or guesses tokens ahead and so has no
             candidates.
     """
@@ -350,9 +360,19 @@ def rule(
             continue
         if not callable(hook):
             raise TypeError(f"`{moment}` must be a function, but is {hook!r}")
-        options |= options_of(hook, moment)
+        own = options_of(hook, moment)
+        for name in own.keys() & options.keys():
+            if own[name] != options[name]:
+                raise ValueError(
+                    f"option `{name}` must have one default in a rule, but has {options[name]} and, in "
+                    f"`{moment}`, {own[name]}; use the same default or two names"
+                )
+        options |= own
     if not any(hooks.values()):
-        raise TypeError("a rule must have a function, but `score`, `finish` and `stop` are None")
+        raise TypeError(
+            "a rule must have a function, but `score`, `finish` and `stop` are None; with options write "
+            "pybeam.rule(function, siblings=3)"
+        )
     if siblings is not None:
         whole("siblings", siblings, 1, MAX_WIDTH)
     flag("groups", groups)

@@ -143,7 +143,9 @@ class DecoderRun(Run):
     def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request]) -> None:
         self.name, self._decoder = name, decoder
         algorithm = decoder.algorithm
-        self.by = digest(name, repr(decoder), algorithm, decoder.schedule, _probe(decoder, requests))
+        self.by = digest(
+            name, repr(decoder), algorithm, decoder.schedule, _probe(decoder, requests)
+        )
 
     def _decoded(self, requests: list[Request]) -> Iterator[tuple[int, Record]]:
         before = time.process_time()

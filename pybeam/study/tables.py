@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybeam.study.metrics import INSTALL, Measure
+from pybeam.text.json_numbers import without_infinity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,7 +179,10 @@ class Comparison:
         return numbers
 
     def to_json(self) -> str:
-        """Return all as one JSON object: the rows, and what was found for each source."""
+        """Return all as one JSON object: the rows, and what was found for each source.
+
+        A number that is infinite or NaN, such as the log-probability without an output, is null.
+        """
         whole = {
             "rows": self._numbers(),
             "found": {name: [one._asdict() for one in own] for name, own in self.found.items()},
@@ -186,7 +190,7 @@ class Comparison:
             "samples": self.samples,
             "proven": self.proven,
         }
-        return json.dumps(whole, ensure_ascii=False, indent=1)
+        return json.dumps(without_infinity(whole), ensure_ascii=False, indent=1, allow_nan=False)
 
     def differences(self, first: str, second: str) -> list[Difference]:
         """Return the sources for which two searches have other outputs, the largest difference first.
@@ -238,11 +242,15 @@ class Comparison:
                 return file.getvalue()
 
         figure = Picture(figsize=(6.0, 4.0), layout="constrained")
-        axes = figure.add_subplot(xlabel=cost, ylabel=quality)
+        axes = figure.add_subplot()
+        axes.set_xlabel(cost, parse_math=False)
+        axes.set_ylabel(quality, parse_math=False)
         for name, row in self.rows.items():
             x, y = row[cost], row[quality]
             axes.errorbar(x.value, y.value, _reach(y), _reach(x), fmt="o", capsize=3, lw=1)
-            axes.annotate(name, (x.value, y.value), (5, 5), textcoords="offset points")
+            axes.annotate(
+                name, (x.value, y.value), (5, 5), textcoords="offset points", parse_math=False
+            )
         axes.grid(alpha=0.3)
         axes.margins(0.15)
         return figure

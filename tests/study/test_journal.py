@@ -9,6 +9,7 @@ import torch
 
 import pybeam
 from pybeam.study.identity import digest
+from pybeam.study.journal import Journal
 from support.search_models import random_model
 
 GREEDY = {"greedy": pybeam.greedy(max_length=4)}
@@ -112,3 +113,12 @@ def test_what_cannot_be_told_apart_is_never_the_same(value):
 def test_what_is_no_state_is_left_out():
     assert digest(threading.Lock()) == digest(threading.Lock())
     assert digest({"a", "b"}, torch.float32) == digest({"b", "a"}, torch.float32)
+
+
+def test_one_comparison_at_a_time_writes_a_journal(tmp_path):
+    pytest.importorskip("fcntl")
+    first = Journal(tmp_path / "journal")
+    with pytest.raises(ValueError, match="no other comparison writes"):
+        Journal(tmp_path / "journal")
+    first.close()
+    Journal(tmp_path / "journal").close()

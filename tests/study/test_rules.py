@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -282,3 +283,37 @@ def other(rows, beam): ...
 def test_rules_that_are_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def test_scores_that_change_at_finish_change_no_result():
+    def worse(candidates, beam) -> None:
+        candidates.score.sub_(5.0)
+
+    model = random_model(7, eos_bonus=0.5)
+    plain = pybeam.fixed_beam(3, n_best=3, max_length=6)
+    found = [
+        pybeam.Decoder(model, one).decode([[1]])[0].hypotheses
+        for one in (plain, with_rule(plain, pybeam.rule(finish=worse)))
+    ]
+    for a, b in zip(*found, strict=True):
+        assert (a.tokens, a.score) == (b.tokens, b.score)
+
+
+def test_options_of_one_name_have_one_default():
+    def first(candidates, beam, threshold=1.0): ...
+    def second(candidates, beam, threshold=5.0): ...
+    def third(candidates, beam, threshold=1.0): ...
+
+    with pytest.raises(ValueError, match=r"`threshold` .* 1\.0 and, in `finish`, 5\.0"):
+        pybeam.rule(first, finish=second)
+    assert pybeam.rule(first, finish=third).options == (("threshold", 1.0),)
+
+
+def test_names_of_functions_without_one():
+    class Callable:
+        def __call__(self, candidates, beam): ...
+
+    assert repr(pybeam.rule(Callable())) == "pybeam.rule(Callable)"
+    assert repr(pybeam.rule(functools.partial(nothing))) == "pybeam.rule(nothing)"
+    with pytest.raises(TypeError, match=r"pybeam\.rule\(function, siblings=3\)"):
+        pybeam.rule(siblings=3)
