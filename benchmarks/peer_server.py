@@ -119,6 +119,10 @@ class PeerService:
     def status(self, model: str | None = None) -> ServiceStatus:
         return ServiceStatus(self._is_open, 0, len(self._line), 0, 0, 0, 0, 0.0, {})
 
+    @property
+    def statuses(self) -> dict[str, ServiceStatus]:
+        return {name: self.status() for name in self.models}
+
     def submit(self, request: Request, *, timeout: float, **_: Any) -> Future[ServedResult]:
         """The shell has turned the text into ids, as it does for its own service."""
         tokens = [self._pieces[i] for i in request.source]
