@@ -47,12 +47,6 @@ class EarlyKernel:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
 
-    def __getattr__(self, name: str) -> Any:
-        # an instance that is being copied has no kernel yet
-        if name == "kernel":
-            raise AttributeError(name)
-        return getattr(self.kernel, name)
-
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         return partial(self.kernel[grid], launch_pdl=can_begin_early())
 
