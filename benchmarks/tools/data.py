@@ -21,6 +21,7 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -148,6 +149,18 @@ def split_verses(
     return files
 
 
+def split_trees(archive: bytes) -> dict[str, bytes]:
+    """`ptb/{train,test}.mrg` of nltk's sample: the files whose number ends in 0 are for the test."""
+    parts = {"ptb/train.mrg": b"", "ptb/test.mrg": b""}
+    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+        for name in sorted(files.namelist()):
+            if name.endswith(".mrg"):
+                parts[f"ptb/{'test' if name.endswith('0.mrg') else 'train'}.mrg"] += files.read(
+                    name
+                )
+    return parts
+
+
 def _as_it_is(path: str, url: str, sha256: str) -> DataSet:
     return DataSet((Source(url, sha256),), {path: sha256}, lambda content: {path: content})
 
@@ -156,6 +169,9 @@ BIBLE = "thiagobodruk/bible/13225a15fa5e3e3043495b0c82df56c3fdfeb7f4"
 KING_JAMES = "aruljohn/Bible-kjv/archive/a9aa4e55afbb3e095f57e4b14cd1f22c5ee8d7c9"
 TEXT_TO_SQL = "jkkummerfeld/text2sql-data/5050bad2309a93636ea4788d3660c9202bf11e0e"
 TREEBANK = "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb"
+NLTK = "nltk/nltk_data/5db857e6f7df11eabb5e5665836db9ec8df07e28"
+GRAPH4NLP = "graph4ai/graph4nlp/c5b6513d72443837016b804ff3aad941fd29db92"
+JOBS = "examples/pytorch/semantic_parsing/graph2seq/jobs/raw"
 DATA_SETS = {
     "bible-es-en": DataSet(
         (
@@ -200,6 +216,29 @@ DATA_SETS = {
         "ud-ewt/test.conllu",
         f"{RAW}/{TREEBANK}/en_ewt-ud-test.conllu",
         "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
+    ),
+    "jobs train": _as_it_is(
+        "jobs/train.txt",
+        f"{RAW}/{GRAPH4NLP}/{JOBS}/train.txt",
+        "8b20b1671ceae4048828d21f8ad843a8fe5e9d6c3a0c08c4b290b4c8703144ed",
+    ),
+    "jobs test": _as_it_is(
+        "jobs/test.txt",
+        f"{RAW}/{GRAPH4NLP}/{JOBS}/test.txt",
+        "dadd9dd1146ec793740ea4ac23ef58d090bf7368b16253e47d2207b0fbd25c1b",
+    ),
+    "ptb": DataSet(
+        (
+            Source(
+                f"{RAW}/{NLTK}/packages/corpora/treebank.zip",
+                "9da92d76c3666cfb6cddeaed0f7e86b344cce0f0928a286d439e555f19c37399",
+            ),
+        ),
+        {
+            "ptb/train.mrg": "afec9cb0537b9c03bc56a0576393522aa5150583baf8af31fb7d307f4b62db76",
+            "ptb/test.mrg": "e6f835e72cf5b01b2dbd3088a2f03309d8882bdadbb06d89e5712504b27b6079",
+        },
+        split_trees,
     ),
 }
 

@@ -1,14 +1,11 @@
-"""A shift-reduce dependency parser as a pybeam model.
-
-Every derivation of a sentence with n words has 2n actions.
-"""
+"""Shift-reduce parsers as pybeam models: of dependencies, and of constituents."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,6 +24,8 @@ from pybeam.models.rows import Rows
 from pybeam.processors.base import Processor
 
 SHIFT, LEFT, RIGHT, NEVER = range(4)
+# of constituents; NAME stands for the two kinds behind it
+COMBINE, NAME, NAMED, NO_SPAN = 1, 2, 3, 4
 INT = torch.int32
 # the network looks at the top three words of the stack and at the first word of the buffer
 NUM_FEATURES = 4
@@ -48,6 +47,13 @@ class Actions:
         self.start_id = 2 * num + 1
         self.vocab_size = 2 * num + 2
         self.kinds = [SHIFT, *[LEFT] * num, *[RIGHT] * num, NEVER]
+        # what an action adds to the stack
+        self.moves = [1, *[-1] * 2 * num, 0]
+
+    @staticmethod
+    def num_actions(num_words: int) -> int:
+        """Number of actions that build a tree."""
+        return 2 * num_words
 
     def id_of(self, kind: int, relation: str) -> int:
         return (
@@ -74,15 +80,59 @@ def legal(num_shifts: Tensor, num_actions: Tensor, num_words: Tensor) -> Tensor:
     return torch.stack((has_next, (depth >= 1) & has_next, may_reduce, never), 1)
 
 
+class SpanActions:
+    """Number the actions: SHIFT is 0, COMBINE 1, no label 2, then the labels, then the start token.
+
+    The start token also stands for EOS, which no derivation contains.
+    """
+
+    def __init__(self, relations: Sequence[str]) -> None:
+        self.relations = list(relations)
+        num = len(self.relations)
+        self.start_id = num + 3
+        self.vocab_size = num + 4
+        self.kinds = [SHIFT, COMBINE, NAME, *[NAMED] * num, NO_SPAN]
+        # what an action adds to the stack
+        self.moves = [1, -1, *[0] * (num + 2)]
+
+    @staticmethod
+    def num_actions(num_words: int) -> int:
+        """Number of actions that build a tree."""
+        return 4 * num_words - 2
+
+    def id_of(self, kind: int, label: str) -> int:
+        if kind == NAME:
+            return 3 + self.relations.index(label) if label else 2
+        return kind
+
+    def action_of(self, token: int) -> tuple[int, str]:
+        return (NAME, self.relations[token - 3]) if token > 2 else (token, "")
+
+
+def legal_spans(num_shifts: Tensor, num_actions: Tensor, num_words: Tensor) -> Tensor:
+    """Say which kinds of action may follow [n, 5], so that 4n - 2 actions always build one tree.
+
+    The span of all words must have a label. All arguments are counts [n].
+    """
+    is_name = num_actions % 2 == 1
+    depth = 2 * num_shifts - (num_actions + 1) // 2  # spans on the stack
+    has_next = num_shifts < num_words
+    never = torch.zeros_like(has_next)
+    kinds = (~is_name & has_next, ~is_name & (depth >= 2), is_name & ((depth > 1) | has_next))
+    return torch.stack((*kinds, is_name, never), 1)
+
+
 @dataclass(frozen=True)
 class LegalActions(Processor):
     """Mask actions that are not legal; `num_words` differs between requests.
 
-    The state of a hypothesis is its number of shifts. Stack and buffer sizes follow from it.
+    The state of a hypothesis is its number of shifts. Stack and buffer sizes follow from it. `rule` has the
+    arguments and the result of `legal`.
     """
 
     kinds: tuple[int, ...]  # kind of every action
     num_words: int = 0
+    rule: Callable[[Tensor, Tensor, Tensor], Tensor] = legal
     per_request: ClassVar[tuple[str, ...]] = ("num_words",)
     can_capture = True
     state: ClassVar[tuple[torch.dtype, ...]] = (INT,)
@@ -99,7 +149,7 @@ class LegalActions(Processor):
         before = state[slot, rows.tree.parent[slot, node].long().clamp(min=0)]
         num_shifts = torch.where(rows.position > 0, before + (rows.token == SHIFT), 0)  # [R]
         state[slot, node] = num_shifts.to(INT)
-        is_legal = legal(num_shifts, rows.position, num_words).index_select(1, kinds)  # [R, V]
+        is_legal = self.rule(num_shifts, rows.position, num_words).index_select(1, kinds)  # [R, V]
         return logits.masked_fill_(~is_legal, -torch.inf)
 
 
@@ -147,13 +197,15 @@ class Parser(Model):
     Give the algorithm the processor `legal_actions`, and make requests with `request`.
     """
 
+    transitions: ClassVar = Actions
+    rule = staticmethod(legal)
     can_capture = True
     can_draft = False  # a row needs the state of the row before it
     max_positions = None
 
     def __init__(self, network: Network, tables: Sequence[Sequence[str]], relations: Sequence[str]):
         self.network = network.eval()
-        self.actions = Actions(relations)
+        self.actions = self.transitions(relations)
         self.device = network.output.weight.device
         self.vocab_size = self.actions.vocab_size
         self.start_id = self.eos_id = self.actions.start_id
@@ -169,7 +221,7 @@ class Parser(Model):
         config = json.loads((directory / "config.json").read_text("utf-8"))
         tables = config["tables"]
         sizes = [len(table) for table in tables]
-        num_actions = Actions(config["relations"]).vocab_size
+        num_actions = cls.transitions(config["relations"]).vocab_size
         network = Network(sizes, config["widths"], config["hidden_size"], num_actions)
         weights = load_file(directory / "model.safetensors")
         network.load_state_dict({name: weight.float() for name, weight in weights.items()})
@@ -177,13 +229,14 @@ class Parser(Model):
 
     @property
     def legal_actions(self) -> LegalActions:
-        return LegalActions(tuple(self.actions.kinds))
+        return LegalActions(tuple(self.actions.kinds), rule=self.rule)
 
     def request(self, sentence, **options) -> pybeam.Request:
         """Make the request for a sentence. The algorithm must have `legal_actions` among its processors."""
         num_words = len(sentence.words)
-        mask = LegalActions(tuple(self.actions.kinds), num_words)
-        return pybeam.Request(sentence, processors=[mask], max_length=2 * num_words, **options)
+        mask = replace(self.legal_actions, num_words=num_words)
+        length = self.actions.num_actions(num_words)
+        return pybeam.Request(sentence, processors=[mask], max_length=length, **options)
 
     def check(self, source) -> Tensor:
         """Return ids [n + 2, columns] on the host: the root, the words, and a last line for no word.
@@ -214,6 +267,17 @@ class Parser(Model):
         return ParserSession(self, backend)
 
 
+class SpanParser(Parser):
+    """Score the transitions of constituency trees; sources are `brackets.Tree`s, with or without labels.
+
+    A row's stack holds the first words of spans. The network looks at three of them, and at the first word
+    that is in no span yet: these are the ends of the spans that Cross and Huang 2016 look at.
+    """
+
+    transitions = SpanActions
+    rule = staticmethod(legal_spans)
+
+
 def encoded(sentence, numbers: Sequence[dict[str, int]]) -> Tensor:
     """Number `columns(sentence)`: ids [n + 2, columns]; 0 is unknown, 1 the root, 2 no word."""
     lines = [
@@ -240,7 +304,7 @@ class ParserSession(Session):
         shape = (0, NUM_FEATURES, model.network.hidden_size)
         self._pool = torch.zeros(shape, device=model.device)  # [cells, NUM_FEATURES, hidden]
         self._source = SourceCells(model.device)
-        self._kinds = torch.tensor(model.actions.kinds, device=model.device)  # by action
+        self._moves = torch.tensor(model.actions.moves, dtype=INT, device=model.device)  # by action
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._state = resized(self._state, (2, num_slots, width, STACK))
@@ -274,13 +338,12 @@ class ParserSession(Session):
         before, after = self._state.flatten(1, 2)  # [S K, columns]
         entry = rows.row_slot * self._state.shape[2] + rows.entry  # [R]
         state = before.index_select(0, entry)  # [R, columns]
-        kinds = self._kinds.index_select(0, rows.token)
+        move = self._moves.index_select(0, rows.token)
         stack, depth, first = state[:, STACK:], state[:, DEPTH], state[:, FIRST]
-        is_shift, is_arc = kinds == SHIFT, (kinds == LEFT) | (kinds == RIGHT)
         free = depth.long()[:, None]  # [R, 1], the place above the stack, which is free
         stack.scatter_(1, free, first[:, None])
-        depth += is_shift.to(INT) - is_arc.to(INT)
-        first += is_shift
+        depth += move
+        first += move > 0
         self._backend.scatter_rows(after, torch.where(rows.cell < 0, -1, entry), state)
         place = depth[:, None] - torch.arange(NUM_FEATURES - 1, 0, -1, device=depth.device)
         word = stack.gather(1, place.clamp(min=0).long())  # [R, 3]

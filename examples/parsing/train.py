@@ -1,14 +1,18 @@
-"""Train the shift-reduce dependency parser of parser.py, on Universal Dependencies' English Web Treebank.
+"""Train the shift-reduce parsers of parser.py: dependencies by default, constituents with `ptb`.
 
     python examples/parsing/train.py
     python examples/parsing/train.py --data DIR --epochs 20
+    python examples/parsing/train.py ptb --data .data
 
-DIR holds ud-ewt/dev.conllu and ud-ewt/test.conllu. It defaults to ../shared/data beside the checkout.
-The parser learns from 1,970 of the 2,001 sentences of dev.conllu. The arcs of the others cross, so that no
-derivation builds them. The treebank's training part is not used. The parser reads the tags of the file.
-Then score it:
+DIR holds ud-ewt/dev.conllu and ud-ewt/test.conllu, or ptb/train.mrg, as `make data` writes them into .data.
+It defaults to ../shared/data beside the checkout. The parsers read the tags of the files.
 
-    python -m benchmarks parsing --only ud-ewt # four search methods
+The parser of dependencies learns from 1,970 of the 2,001 sentences of dev.conllu of Universal Dependencies'
+English Web Treebank. The arcs of the others cross, so that no derivation builds them. The treebank's
+training part is not used. The parser of constituents learns from nine tenths of the sample of the Penn
+Treebank that nltk ships, 3,914 sentences for uses that are not commercial. Then score them:
+
+    python -m benchmarks parsing --only ud-ewt ptb
 """
 
 from __future__ import annotations
@@ -23,21 +27,24 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from parser import Actions, Network, columns, encoded, legal
+from brackets import derivation as span_derivation
+from brackets import read as read_brackets
+from parser import Network, Parser, SpanParser, columns, encoded
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
-from treebank import SHIFT, Sentence, derivation, is_projective, read
+from treebank import derivation, is_projective, read
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[2] / "shared" / "data"
+TREEBANKS = {"ud-ewt": "ud-ewt/dev.conllu", "ptb": "ptb/train.mrg"}
 SPECIAL = ["<unknown>", "<root>", "<none>"]
 WIDTHS = [64, 32, 16, 32]  # sizes of the vectors of form, ending, UPOS and XPOS
 HIDDEN_SIZE = 96
 
 
 class Example(NamedTuple):
-    """A sentence with its derivation of A = 2n actions."""
+    """A sentence with its derivation of A actions."""
 
     ids: Tensor  # [n + 2, columns]
     words: Tensor  # [A, 4], the words that the network looks at before each action
@@ -50,21 +57,29 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     order = random.Random(options.seed)
-    path = options.data / "ud-ewt" / "dev.conllu"
+    path = options.data / TREEBANKS[options.name]
     if not path.exists():
-        raise SystemExit(f"{path} is missing; pass --data DIR with ud-ewt/dev.conllu")
-    sentences = [sentence for sentence in read(path) if is_projective(sentence.heads)]
+        raise SystemExit(f"{path} is missing; pass --data DIR with {TREEBANKS[options.name]}")
+    if options.name == "ptb":
+        kind, sentences = SpanParser, read_brackets(path.read_text("utf-8"))
+        derivations = [span_derivation(tree) for tree in sentences]
+    else:
+        kind, sentences = Parser, [one for one in read(path) if is_projective(one.heads)]
+        derivations = [derivation(sentence) for sentence in sentences]
     counts = [Counter() for _ in WIDTHS]
     for sentence in sentences:
         for count, column in zip(counts, columns(sentence), strict=True):
             count.update(column)
     tables = [[*SPECIAL, *sorted(e for e, n in count.items() if n > 1)] for count in counts]
-    relations = sorted({relation for sentence in sentences for relation in sentence.relations})
-    actions = Actions(relations)
+    relations = sorted({name for one in derivations for _, name in one if name})
+    actions = kind.transitions(relations)
     sizes = [len(table) for table in tables]
     network = Network(sizes, WIDTHS, HIDDEN_SIZE, actions.vocab_size)
     numbers = [{entry: i for i, entry in enumerate(table)} for table in tables]
-    examples = [example(sentence, numbers, actions) for sentence in sentences]
+    examples = [
+        example(encoded(sentence, numbers), [actions.id_of(*action) for action in taken], actions)
+        for sentence, taken in zip(sentences, derivations, strict=True)
+    ]
     # hide rare words at random, so that the network learns what an unknown word may be
     rarity = torch.tensor([0.25 / (0.25 + counts[0][entry]) for entry in tables[0]])
     rarity[: len(SPECIAL)] = 0.0
@@ -78,7 +93,7 @@ def main() -> None:
                 batch = [
                     forgetful(one, rarity) for one in examples[start : start + options.batch_size]
                 ]
-                loss = loss_of(network, batch, torch.tensor(actions.kinds), options.dropout)
+                loss = loss_of(network, batch, actions, kind.rule, options.dropout)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
@@ -86,7 +101,7 @@ def main() -> None:
                 schedule.step()
                 bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
                 bar.update()
-    directory = options.output or HERE / "ud-ewt"
+    directory = options.output or HERE / options.name
     directory.mkdir(parents=True, exist_ok=True)
     config = dict(relations=relations, tables=tables, widths=WIDTHS, hidden_size=HIDDEN_SIZE)
     (directory / "config.json").write_text(json.dumps(config, ensure_ascii=False) + "\n", "utf-8")
@@ -99,7 +114,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=DATA, help="folder with ud-ewt/")
+    parser.add_argument("name", nargs="?", choices=TREEBANKS, default="ud-ewt")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with ud-ewt/ or ptb/")
     parser.add_argument("--output", type=Path, help="the parser's folder")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=16, help="sentences")
@@ -110,21 +126,19 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def example(sentence: Sentence, numbers: list[dict[str, int]], actions: Actions) -> Example:
-    none = len(sentence.words) + 1
-    stack, first, shifts = [none, none, 0], 1, 0
-    words, num_shifts, taken = [], [], []
-    for kind, relation in derivation(sentence):
+def example(ids: Tensor, tokens: list[int], actions) -> Example:
+    none = len(ids) - 1
+    stack, first = [none, none, 0], 1
+    words, num_shifts = [], []
+    for token in tokens:
         words.append([*stack[-3:], first])
-        num_shifts.append(shifts)
-        taken.append(actions.id_of(kind, relation))
-        if kind == SHIFT:
+        num_shifts.append(first - 1)
+        if actions.moves[token] > 0:
             stack.append(first)
-            first, shifts = first + 1, shifts + 1
-        else:
+            first += 1
+        elif actions.moves[token] < 0:
             stack.pop()
-    columns = map(torch.tensor, (words, num_shifts, taken))
-    return Example(encoded(sentence, numbers), *columns)
+    return Example(ids, *map(torch.tensor, (words, num_shifts, tokens)))
 
 
 def forgetful(one: Example, rarity: Tensor) -> Example:
@@ -134,8 +148,9 @@ def forgetful(one: Example, rarity: Tensor) -> Example:
     return one._replace(ids=ids)
 
 
-def loss_of(network: Network, batch: list[Example], kinds: Tensor, dropout: float) -> Tensor:
+def loss_of(network: Network, batch: list[Example], actions, legal, dropout: float) -> Tensor:
     """Cross-entropy over legal actions, in nats per action."""
+    kinds = torch.tensor(actions.kinds)
     given = torch.cat(network.read([one.ids for one in batch], dropout))  # [n, 4, hidden]
     start, words, is_legal = 0, [], []
     for one in batch:

@@ -1,4 +1,4 @@
-"""Read questions with their logical forms: GEO (US geography) and ATIS (flights), as lists of tokens.
+"""Read questions with their logical forms: GEO (US geography), ATIS (flights) and JOBS, as lists of tokens.
 
 Placeholders replace ATIS's constants (argument identification, Dong and Lapata 2016, section 3.6):
 
@@ -26,7 +26,11 @@ from typing import NamedTuple
 
 # the first ids of every vocabulary: hypotheses start from START and end with EOS
 SPECIAL = START, EOS, UNKNOWN = ("<s>", "</s>", "<unk>")
-NAMES = ("geo", "atis")
+FILES = {
+    "geo": ("geo/geography-logic.json",),
+    "atis": ("atis/atis-logic.txt",),
+    "jobs": ("jobs/train.txt", "jobs/test.txt"),
+}
 
 # `airline : e` and `loc : t` are functions, not constants
 CONSTANT = re.compile(r"(?<!\S)(\S+) : (?![et] )(\w+)")
@@ -120,7 +124,7 @@ def with_constants(form: str, placeholders: dict[str, str]) -> str:
 
 
 def load(name: str, data: Path) -> Parts:
-    """Read training and test questions of "geo" or "atis".
+    """Read training and test questions of "geo", "atis" or "jobs".
 
     GEO has the published split: 598 questions for training and development, 279 for the test. The file
     already replaces place names by `var0` and so on.
@@ -129,13 +133,17 @@ def load(name: str, data: Path) -> Parts:
     which they appear, because forms name them differently. Brackets that a form leaves open are closed at
     its end. Placeholders replace constants, with a lexicon learnt from the training questions.
 
+    JOBS has the published split: 500 questions for training, 140 for the test. The files have stems of
+    words, and placeholders already.
+
     Raises:
-        FileNotFoundError: the file is missing.
+        FileNotFoundError: a file is missing.
     """
-    path = data / {"geo": "geo/geography-logic.json", "atis": "atis/atis-logic.txt"}[name]
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing; pass --data DIR with {path.relative_to(data)}")
-    return (_geo if name == "geo" else _atis)(path.read_text("utf-8"))
+    for path in FILES[name]:
+        if not (data / path).exists():
+            raise FileNotFoundError(f"{data / path} is missing; pass --data DIR with {path}")
+    contents = [(data / path).read_text("utf-8") for path in FILES[name]]
+    return {"geo": _geo, "atis": _atis, "jobs": _jobs}[name](*contents)
 
 
 def _geo(content: str) -> Parts:
@@ -161,6 +169,12 @@ def _atis(content: str) -> Parts:
         questions.append(Question(text.split(), with_placeholders(form, placeholders).split()))
     train = [question for i, question in enumerate(questions, 1) if i % 10]
     return Parts(train, questions[9::10], lexicon)
+
+
+def _jobs(*parts: str) -> Parts:
+    pairs = [[line.split("\t") for line in part.splitlines()] for part in parts]
+    train, test = [[Question(text.split(), form.split()) for text, form in part] for part in pairs]
+    return Parts(train, test, None)
 
 
 def _renumbered(form: str) -> str:

@@ -1,12 +1,13 @@
-"""Train the attentional LSTM of Dong and Lapata 2016 to write logical forms, GEO or ATIS.
+"""Train the attentional LSTM of Dong and Lapata 2016 to write logical forms: GEO, ATIS or JOBS.
 
     python examples/semantic_parsing/train.py geo
     python examples/semantic_parsing/train.py atis --data DIR --epochs 30
+    python examples/semantic_parsing/train.py jobs --data .data
 
-DIR holds geo/geography-logic.json or atis/atis-logic.txt. It defaults to ../shared/data beside the
-checkout. The script writes config.json, tokenizer.json and model.safetensors (float16) into a folder
-beside itself, or into --output. For ATIS it also writes names.json, the lexicon of the constants. Then
-score it, and use it:
+DIR holds geo/geography-logic.json, atis/atis-logic.txt or jobs/{train,test}.txt, as `make data` writes
+them into .data. It defaults to ../shared/data beside the checkout. The script writes config.json,
+tokenizer.json and model.safetensors (float16) into a folder beside itself, or into --output. For ATIS it
+also writes names.json, the lexicon of the constants. Then score it, and use it:
 
     python -m benchmarks parsing --only geo        # four search methods
     echo "what is the capital of var0" | pybeam translate --model examples/semantic_parsing/geo
@@ -23,7 +24,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from network import Network
-from questions import EOS, NAMES, START, UNKNOWN, Question, load, vocabulary
+from questions import EOS, FILES, START, UNKNOWN, Question, load, vocabulary
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.utils.rnn import pad_sequence
@@ -34,10 +35,12 @@ DATA = HERE.parents[2] / "shared" / "data"
 SIZES = {
     "geo": dict(embedding_size=96, hidden_size=192, num_layers=1),
     "atis": dict(embedding_size=128, hidden_size=256, num_layers=1),
+    "jobs": dict(embedding_size=96, hidden_size=192, num_layers=1),
 }
 TRAINING = {
     "geo": dict(epochs=60, batch_size=20, lr=4e-3, dropout=0.4),
     "atis": dict(epochs=20, batch_size=20, lr=4e-3, dropout=0.4),
+    "jobs": dict(epochs=60, batch_size=20, lr=4e-3, dropout=0.4),
 }
 PADDING = -100
 
@@ -83,8 +86,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--data", type=Path, default=DATA, help="folder with geo/ and atis/")
+    parser.add_argument("name", choices=FILES)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with geo/, atis/ or jobs/")
     parser.add_argument("--output", type=Path, help="the model's folder")
     for name, meaning in (
         ("epochs", "passes over the training questions"),

@@ -8,6 +8,7 @@ import io
 import json
 import sys
 import tarfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,6 +143,16 @@ def test_bibles_that_number_otherwise_are_refused():
     message = r"as many verses in Genesis 1, but have 2 \(Spanish\) and 1 \(English\)"
     with pytest.raises(DataError, match=message):
         data.aligned(spanish(), english(fewer))
+
+
+def test_files_of_trees_are_split_by_the_end_of_their_number():
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for number in ("0010", "0002", "0001"):
+            archive.writestr(f"treebank/combined/wsj_{number}.mrg", f"(S {number})\n")
+        archive.writestr("treebank/README", "no trees")
+    trees = {"ptb/train.mrg": b"(S 0001)\n(S 0002)\n", "ptb/test.mrg": b"(S 0010)\n"}
+    assert data.split_trees(packed.getvalue()) == trees
 
 
 def test_a_file_that_nothing_is_made_of_is_refused(tmp_path, monkeypatch):

@@ -191,6 +191,15 @@ def test_brackets_left_open_are_closed():
     assert questions._closed("qw : fb") == "qw : fb"
 
 
+def test_questions_about_jobs_have_parts_of_their_own(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    for part in ("train", "test"):
+        (tmp_path / "jobs" / f"{part}.txt").write_text(f"what {part}\tjob ( ANS )\nall\tjob")
+    train, test, lexicon = questions.load("jobs", tmp_path)
+    assert train == [(["what", "train"], ["job", "(", "ANS", ")"]), (["all"], ["job"])]
+    assert (test[0].text, len(test), lexicon) == (["what", "test"], 2, None)
+
+
 def test_data_that_are_missing_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"geography-logic\.json is missing; pass --data"):
         questions.load("geo", tmp_path)
