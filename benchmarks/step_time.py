@@ -72,7 +72,7 @@ class StepTime:
         self._until, self._sources, self._width = until, sources, width
         self._forecast = forecast
         self._searches: dict[int, peers.Translate] = {}
-        self._seconds: dict[int, list[float]] = {length: [] for length in lengths}
+        self._seconds: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
 
     def __call__(self) -> dict:
         sources = self._sources()
@@ -80,12 +80,12 @@ class StepTime:
             if length not in self._searches:
                 self._searches[length] = self._until(length)
                 self._searches[length](sources)
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             self._searches[length](sources)
-            seconds.append(time.perf_counter() - start)
-        least = [(length, min(seconds)) for length, seconds in self._seconds.items()]
-        pairs = list(itertools.pairwise(least))
-        step_ms = [1e3 * (b - a) / (last - first) for (first, a), (last, b) in pairs]
+            cpu = time.process_time() - cpu_start
+            seconds.append((time.perf_counter() - start, cpu))
+        step_ms, cpu_ms = (self._step_ms(clock) for clock in range(2))
+        lengths = [(first + last) / 2 for first, last in itertools.pairwise(self._seconds)]
         # the forecast is that of a step at a middling length
         us = 1e3 * statistics.median(step_ms)
         return {
@@ -94,6 +94,14 @@ class StepTime:
             "width": self._width,
             "repeats": len(seconds),
             "step µs": us,
-            "length": [(first + last) / 2 for (first, _), (last, _) in pairs],
+            "length": lengths,
             "step_ms": step_ms,
+            # of all threads, which other programs change less
+            **{f"cpu ms at {at:g}": ms for at, ms in zip(lengths, cpu_ms, strict=True)},
         }
+
+    def _step_ms(self, clock: int) -> list[float]:
+        """What lengths differ by, by the least time of each on one of the two clocks."""
+        least = [(length, min(t[clock] for t in turns)) for length, turns in self._seconds.items()]
+        pairs = itertools.pairwise(least)
+        return [1e3 * (b - a) / (last - first) for (first, a), (last, b) in pairs]

@@ -173,7 +173,10 @@ def test_an_error_of_the_server_does_not_wait_for_the_arrivals():
 
 
 def test_step_time_is_what_lengths_differ_by(monkeypatch):
-    """A clock that a search of T tokens moves by T seconds and a half for every token after 10."""
+    """A clock that a search of T tokens moves by T seconds and a half for every token after 10.
+
+    Two threads are busy for as long.
+    """
     now = 0.0
 
     def until(length):
@@ -184,9 +187,11 @@ def test_step_time_is_what_lengths_differ_by(monkeypatch):
         return translate
 
     monkeypatch.setattr("benchmarks.step_time.time.perf_counter", lambda: now)
+    monkeypatch.setattr("benchmarks.step_time.time.process_time", lambda: 2 * now)
     row = StepTime(until, lambda: [[1]], 5, (6, 10, 14))()
     assert row["length"] == [8, 12]
     assert row["step_ms"] == pytest.approx([1000, 1500])
+    assert (row["cpu ms at 8"], row["cpu ms at 12"]) == pytest.approx((2000, 3000))
 
 
 ROWS = [
