@@ -11,6 +11,8 @@ import sentencepiece
 from benchmarks.tools.data import ROOT, folder_with
 
 MODEL = ROOT / "examples" / "models" / "bible-es-en"
+# of the other direction, which is not part of the repository
+REVERSE = MODEL.with_name("bible-en-es")
 EOS = 2
 
 
@@ -53,10 +55,15 @@ def vocabulary(pieces: sentencepiece.SentencePieceProcessor) -> list[str]:
     return [pieces.id_to_piece(i) for i in range(pieces.get_piece_size())]
 
 
-def load(data: Path | None = None, split: str = "dev", lines: int | None = None) -> Corpus:
+def load(
+    data: Path | None = None,
+    split: str = "dev",
+    lines: int | None = None,
+    languages: tuple[str, str] = ("es", "en"),
+) -> Corpus:
     """Raises FileNotFoundError with the remedy if the data are absent."""
     texts = []
-    for language in ("es", "en"):
+    for language in languages:
         path = f"bible-es-en/{split}.{language}"
         texts.append((folder_with(path, data) / path).read_text("utf-8").splitlines()[:lines])
     pieces = processor()

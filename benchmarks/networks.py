@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import pybeam
 from benchmarks import corpus, peers
 from benchmarks.meter import Meter
+from benchmarks.tools.data import ROOT
 from benchmarks.tools.widen import widen
 
 MEMBERS = 5
@@ -20,8 +21,8 @@ NOISE = 0.03
 
 
 class Networks:
-    """The names are "example", "widened" (which computes what the example does, at the sizes given),
-    "ensemble" and "member 0" to "member 4", of which the ensemble consists.
+    """The names are "example", "reverse" (English to Spanish), "widened" (which computes what the example
+    does, at the sizes given), "ensemble" and "member 0" to "member 4", of which the ensemble consists.
     """
 
     def __init__(self, folder: Path, device: str, dtype: str, widened: dict) -> None:
@@ -35,6 +36,8 @@ class Networks:
         target = self._folder / name
         if name == "example":
             return corpus.MODEL
+        if name == "reverse":
+            return trained_reverse()
         if not target.exists():
             if name == "widened":
                 widen(corpus.MODEL, target, dtype=self._dtype, **self._widened)
@@ -86,6 +89,22 @@ class Networks:
             self._known[key] = load()
             self.weight_bytes[key] = self._meter.allocated_bytes() - before
         return self._known[key]
+
+
+def trained_reverse() -> Path:
+    """The model of the other direction.
+
+    Raises:
+        FileNotFoundError: it is not trained yet.
+    """
+    if not (corpus.REVERSE / "model.safetensors").exists():
+        own, script = (p.relative_to(ROOT) for p in (corpus.REVERSE, corpus.MODEL / "train.py"))
+        raise FileNotFoundError(
+            f"{corpus.REVERSE} has no model; with bible-es-en/train.* beside what `make data` builds and "
+            f"{corpus.MODEL.name}'s sentencepiece.model in it, train it with "
+            f"`python {script} .data/bible-es-en {own} 11 en-es`"
+        )
+    return corpus.REVERSE
 
 
 def perturb(source: Path, target: Path, noise: float, seed: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pybeam
-from benchmarks import translation
+from benchmarks import guesses, translation
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import (
@@ -253,7 +253,13 @@ def parallel() -> dict[str, Case]:
         for name, part in PARTS.items()
     }
 
-    def case(batch: int, lines: int, threads: int | None = None, repeats: int = 3) -> Case:
+    def case(
+        batch: int,
+        lines: int,
+        threads: int | None = None,
+        repeats: int = 3,
+        network: str = "example",
+    ) -> Case:
         schedule = pybeam.Batch(batch)
         systems = {
             "Greedy Autoregressive": Ours(pybeam.greedy(**options), schedule),
@@ -262,7 +268,7 @@ def parallel() -> dict[str, Case]:
             **{name: Ours(algorithm, schedule) for name, algorithm in unknown.items()},
             **{name: system(schedule) for name, system in remembering.items()},
         }
-        return Case(systems, lines, "example", repeats, threads, is_spread=True)
+        return Case(systems, lines, network, repeats, threads, is_spread=True)
 
     return {
         **{
@@ -271,6 +277,8 @@ def parallel() -> dict[str, Case]:
             for threads in (1, 2)
         },
         "iterations": case(64, 173, repeats=1),
+        "en-es, threads = 2, batch = 1": case(1, 30, 2, network="reverse"),
+        "en-es, iterations": case(64, 173, repeats=1, network="reverse"),
     }
 
 
@@ -285,5 +293,6 @@ def ensemble(setup: Setup) -> Iterator[list[Task]]:
 
 
 def jacobi(setup: Setup) -> Iterator[list[Task]]:
-    """Parallel decoding beside greedy: the tables of Santilli et al. 2023."""
-    return translation.cases(setup, parallel())
+    """Parallel decoding beside greedy: the tables of Santilli et al. 2023, and what beams could guess."""
+    yield from translation.cases(setup, parallel())
+    yield guesses.tasks(setup)

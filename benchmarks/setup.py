@@ -26,7 +26,7 @@ class Setup:
     lines: int | None = None
     only: tuple[str, ...] = ()
     is_tiny: bool = False
-    _corpora: dict[str, corpus.Corpus] = field(default_factory=dict)
+    _corpora: dict[tuple, corpus.Corpus] = field(default_factory=dict)
 
     @cached_property
     def networks(self) -> Networks:
@@ -36,7 +36,10 @@ class Setup:
     def meter(self) -> Meter:
         return Meter(self.device)
 
-    def corpus(self, split: str = "dev") -> corpus.Corpus:
-        if split not in self._corpora:
-            self._corpora[split] = corpus.load(self.data, split)
-        return self._corpora[split]
+    def corpus(
+        self, split: str = "dev", languages: tuple[str, str] = ("es", "en")
+    ) -> corpus.Corpus:
+        key = split, languages
+        if key not in self._corpora:
+            self._corpora[key] = corpus.load(self.data, split, languages=languages)
+        return self._corpora[key]

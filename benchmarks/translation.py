@@ -334,7 +334,8 @@ def _tasks(setup: Setup, name: str, case: Case) -> list[Task]:
     @cache
     def data() -> Corpus:
         lines = setup.lines or case.lines
-        own = setup.corpus()
+        languages = ("en", "es") if case.network == "reverse" else ("es", "en")
+        own = setup.corpus(languages=languages)
         return own.spread(lines) if case.is_spread and lines else own.first(lines)
 
     dtype = next((s.dtype for s in case.systems.values() if isinstance(s, Ours)), None)
