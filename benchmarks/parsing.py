@@ -164,6 +164,6 @@ class Parsing:
 
 
 def percentage(counts: list[tuple[int, int]]) -> float:
-    """What is right of all."""
+    """The share of all that is right."""
     right, total = map(sum, zip(*counts, strict=True))
     return 100 * right / total

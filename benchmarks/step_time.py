@@ -101,7 +101,7 @@ class StepTime:
         }
 
     def _step_ms(self, clock: int) -> list[float]:
-        """What lengths differ by, by the least time of each on one of the two clocks."""
+        """The differences of lengths, by the least time of each on one of the two clocks."""
         least = [(length, min(t[clock] for t in turns)) for length, turns in self._seconds.items()]
         pairs = itertools.pairwise(least)
         return [1e3 * (b - a) / (last - first) for (first, a), (last, b) in pairs]
