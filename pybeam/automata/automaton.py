@@ -14,6 +14,7 @@ INF = float("inf")
 MAX_STATES = 2**31 - 2
 # what is found once, wherever an automaton starts
 OF_ANY_START = {"is_sparse", "max_children", "needed", "tokens", "_steps", "_useful"}
+CACHES = {"_copies", "_needed_behind", "_steps", "_useful"}  # which a pickle leaves out
 NEVER = np.iinfo(np.int32).max
 
 
@@ -202,6 +203,9 @@ class Automaton:
             allows_cuts,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in CACHES}
+
     def __repr__(self) -> str:
         return f"Automaton({self.num_states:,} states, {self.num_edges:,} edges)"
 
@@ -259,8 +263,7 @@ class Automaton:
         if state not in self._copies:
             copy = replace(self, start=state)
             # the start changes nothing of these
-            held = {name: value for name, value in vars(self).items() if name in OF_ANY_START}
-            vars(copy).update(held)
+            vars(copy).update({k: v for k, v in vars(self).items() if k in OF_ANY_START})
             self._copies[state] = copy
         return self._copies[state]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import product
 
 import numpy as np
@@ -42,6 +43,17 @@ def test_a_target_of_nowhere_forbids():
     automaton = Automaton.build([True], source=[0], token=[5], target=[-1], other=[0])
     assert automaton.score([3, 4]) == 0
     assert automaton.score([3, 5]) == -INF
+
+
+def test_a_pickle_leaves_out_what_is_large_and_found_again():
+    tokens = np.arange(3, 1003)
+    automaton = Automaton.build([True] * 9, source=[0] * 1000, token=tokens, target=tokens % 9)
+    found = automaton.longest, automaton.has_output(1, 9)
+    sent = pickle.dumps(automaton)
+    assert len(sent) < 1.2 * automaton.num_bytes
+    again = pickle.loads(sent)
+    assert again.needed.tolist() == automaton.needed.tolist()
+    assert (again.longest, again.has_output(1, 9)) == found
 
 
 def test_needed_counts_tokens_to_an_end():
