@@ -1,4 +1,4 @@
-"""Rows that an automaton leads on, and logits that it shapes, beside a mask over the vocabulary."""
+"""Rows that an automaton leads on, and logits that it or a catalogue shapes, beside a mask."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends import torch_automata
-from pybeam.backends.torch_automata import PoolArrays
+from pybeam.backends.torch_automata import CatalogueArrays, PoolArrays
+from pybeam.contracts import ColumnRules, Normalise
 
 EOS = 2
 # most tokens of a hypothesis
 MOST_TOKENS = 9
 
 
+def edges_of(
+    device: torch.device, vocab_size: int, num_states: int, num_children: int
+) -> tuple[Tensor, Tensor]:
+    """The tokens of so many edges of each state, and where those of each begin."""
+    steps = torch.arange(num_children, dtype=torch.int32, device=device)
+    token = (3 + steps * ((vocab_size - 3) // num_children)).repeat(num_states)
+    end = num_states * num_children + 1
+    return token, torch.arange(0, end, num_children, dtype=torch.int32, device=device)
+
+
 def pool_of(
     device: torch.device, vocab_size: int, num_states: int, num_children: int
 ) -> PoolArrays:
     """States of so many edges each, which lead to all others in turn."""
-    num_edges = num_states * num_children
-    steps = torch.arange(num_children, dtype=torch.int32, device=device)
-    token = (3 + steps * ((vocab_size - 3) // num_children)).repeat(num_states)
-    first = torch.arange(0, num_edges + 1, num_children, dtype=torch.int32, device=device)
-    edge = torch.zeros(2, num_edges, dtype=torch.int32, device=device)
-    edge[0] = torch.arange(num_edges, dtype=torch.int32, device=device) % num_states
+    token, first = edges_of(device, vocab_size, num_states, num_children)
+    edge = torch.zeros(2, token.numel(), dtype=torch.int32, device=device)
+    edge[0] = torch.arange(token.numel(), dtype=torch.int32, device=device) % num_states
     # no state looks further, and all may end
     numbers = torch.tensor([-1, -1, 0, 0, 0, 0], dtype=torch.int32, device=device)
     return PoolArrays(token, first, edge, numbers.repeat(num_states + 1, 1))
@@ -78,10 +86,9 @@ class AutomatonWalk(Kernel):
         return torch_automata.automaton_walk(*arguments)
 
 
-class AutomatonLogits(Kernel):
-    """Rows in states of a pool, each of which has so many edges and allows nothing else."""
+class ShapedRows(Kernel):
+    """Rows in states that have so many edges each and allow nothing else."""
 
-    op = "automaton_logits"
     label = "{} rows, V={}, {} states of {}"
     cases = Cases(
         cpu=cases(["float32"], [(50, 8000, 1000, 64), (5, 32000, 1000, 512)]),
@@ -89,6 +96,21 @@ class AutomatonLogits(Kernel):
         tiny=[Case("float32", (3, 50, 4, 8))],
     )
     tolerance = 1e-5
+
+    def _hold(self, num_rows: int, vocab_size: int, allowed: Tensor, *others: Any) -> None:
+        """Keep logits for all calls, before the other arguments, and a mask of tokens."""
+        device = allowed.device
+        num = num_copies(device, self.work.num_bytes)
+        logits = (torch.randn(num_rows, vocab_size, device=device) for _ in range(num))
+        self.copies = [(one, *others) for one in logits]
+        self._ban = torch.full((vocab_size,), float("-inf"), device=device)
+        self._ban[allowed.long()] = self._ban[EOS] = 0
+
+
+class AutomatonLogits(ShapedRows):
+    """Rows in states of a pool."""
+
+    op = "automaton_logits"
 
     def __init__(
         self,
@@ -100,19 +122,10 @@ class AutomatonLogits(Kernel):
         num_children: int,
     ) -> None:
         pool = pool_of(device, vocab_size, num_states, num_children)
-        walk = walk_of(pool, num_rows)
         # a row is read where it has edges, and written
         self.work = Work(4 * num_rows * (vocab_size + 2 * num_children), 0)
-        self.copies = [
-            (logits, pool, *walk)
-            for logits in (
-                torch.randn(num_rows, vocab_size, device=device)
-                for _ in range(num_copies(device, self.work.num_bytes))
-            )
-        ]
-        allowed = torch.cat((pool.token[:num_children].long(), torch.tensor([EOS], device=device)))
-        self._ban = torch.full((vocab_size,), float("-inf"), device=device)
-        self._ban[allowed] = 0
+        walk = walk_of(pool, num_rows)
+        self._hold(num_rows, vocab_size, pool.token[:num_children], pool, *walk)
 
     def ours(self, backend: backends.Backend, logits: Tensor, *walk: Any) -> Tensor:
         backend.automaton_logits(logits, *walk, (EOS,))
@@ -122,5 +135,38 @@ class AutomatonLogits(Kernel):
         return logits + self._ban
 
 
+class CatalogueColumns(ShapedRows):
+    """Rows at nodes of a tree, of whose tokens that are allowed the log-probabilities are wanted."""
+
+    op = "automaton_columns"
+    label = "{} rows, V={}, {} nodes of {}"
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: str,
+        num_rows: int,
+        vocab_size: int,
+        num_nodes: int,
+        num_children: int,
+    ) -> None:
+        token, first = edges_of(device, vocab_size, num_nodes, num_children)
+        size = (1, 2 * (token.numel() // 32 + 1))
+        arrays = CatalogueArrays(token, first, torch.full(size, -1).to(token))
+        node = torch.arange(num_rows, dtype=torch.int32, device=device) % num_nodes
+        rules = ColumnRules(EOS, False, num_children, int(Normalise.VOCABULARY))
+        # a row is read for its norm
+        self.work = Work(4 * num_rows * (vocab_size + num_children + 1), 0)
+        line = torch.zeros_like(node)
+        self._hold(num_rows, vocab_size, token[:num_children], arrays, node, line, rules)
+
+    def ours(self, backend: backends.Backend, logits: Tensor, arrays, node, line, rules) -> Tensor:
+        return backend.automaton_columns(arrays, logits, node, line, rules)
+
+    def in_torch(self, logits: Tensor, *_: object) -> Tensor:
+        return torch.log_softmax(logits, 1) + self._ban
+
+
 bench_automaton_walk = times(AutomatonWalk)
 bench_automaton_logits = times(AutomatonLogits)
+bench_automaton_columns = times(CatalogueColumns)

@@ -8,28 +8,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.forecast import Work
-from benchmarks.kernels.bench_processors import (
-    BANNED,
-    CHAINS,
-    OURS,
-    PENALTY,
-    SIZE_OF_NGRAM,
-    rows_of,
-)
-from benchmarks.kernels.kernel import Cases, Kernel, cases, times
+from benchmarks.kernels.bench_processors import BANNED, CHAINS, PENALTY, SIZE_OF_NGRAM, Chain
+from benchmarks.kernels.kernel import Cases, cases, times
 from pybeam import backends
-from pybeam.models.rows import Rows
-from pybeam.processors.chain import ProcessorChain
 
 VOCABULARY, BEAMS, WIDTH, LENGTH = 42000, 64, 5, 32
 CALLS = 10
 
 
-class EditLogits(Kernel):
+class EditLogits(Chain):
     """A chain of processors whose neighbours share a launch; hypotheses are known."""
 
     op = "edit_logits"
-    label = "{}, V={}, {}x{}, T={}"
     cases = Cases(
         cpu=cases(["float32"], [(chain, 8000, BEAMS, WIDTH, LENGTH) for chain in CHAINS]),
         cuda=cases(["float32"], [(chain, VOCABULARY, BEAMS, WIDTH, LENGTH) for chain in CHAINS]),
@@ -37,53 +27,21 @@ class EditLogits(Kernel):
     )
     tolerance = 1e-6
 
-    @classmethod
-    def isas(cls, dtype: str) -> tuple[str, ...]:
-        # single numbers are changed, by the same code
-        return ("generic",)
-
-    def __init__(
-        self,
-        device: torch.device,
-        dtype: str,
-        chain: str,
-        vocab_size: int,
-        num_beams: int,
-        width: int,
-        length: int,
-    ) -> None:
-        self._names, self._beams = CHAINS[chain], (num_beams, width)
-        num_rows = num_beams * width
-        size = (num_rows, length)
-        self._history = torch.randint(3, 60, size, dtype=torch.int32, device=device)
-        logits = 2 * torch.randn(num_rows, vocab_size, device=device)
-        num_calls = 1 if device.type == "cpu" else CALLS
-        self.copies, self.changes = [(logits,)] * num_calls, [logits]
+    def __init__(self, device: torch.device, dtype: str, *size: Any) -> None:
+        super().__init__(device, dtype, *size)
+        self.changes = [*self.copies[0]]
+        self.copies *= 1 if device.type == "cpu" else CALLS
         # tokens are read, and as many logits are read and written
-        self.work = Work(num_rows * length * (4 + 8), 0)
-        self._ready: dict[str, tuple[ProcessorChain, Rows]] = {}
+        self.work = Work(self._history.numel() * (4 + 8), 0)
 
     def ours(self, backend: backends.Backend, logits: Tensor) -> None:
-        if backend.__name__ not in self._ready:
-            self._ready[backend.__name__] = self._chain(backend, logits.device)
-        chain, rows = self._ready[backend.__name__]
+        chain, rows = self._chain(backend, logits.device)
+        # known before anything is timed
+        vars(rows)["history"] = self._history
         edited = chain(logits, rows)
         # the reference makes new ones
         if edited is not logits:
             logits.copy_(edited)
-
-    def _chain(
-        self, backend: backends.Backend, device: torch.device
-    ) -> tuple[ProcessorChain, Rows]:
-        num_beams, width = self._beams
-        rows = rows_of(backend, num_beams, width, self._history)
-        # so that it is read once, before anything is timed
-        vars(rows)["history"] = self._history
-        own = [OURS[name] for name in self._names]
-        chain = ProcessorChain(own, device, backend)
-        chain.reserve(*rows.tree.token.shape)
-        chain.open(range(num_beams), [tuple(own)] * num_beams)
-        return chain, rows
 
     def in_torch(self, logits: Tensor) -> None:
         known: dict[str, Any] = {

@@ -44,31 +44,15 @@ def theirs() -> dict[str, Callable]:
     }
 
 
-class Processors(Kernel):
-    op = "processors"
+class Chain(Kernel):
+    """A chain of processors on logits of rows whose hypotheses are in a token tree."""
+
     label = "{}, V={}, {}x{}, T={}"
-    cases = Cases(
-        cpu=cases(
-            ["float32"],
-            [
-                (chain, *sizes)
-                for sizes in ((8000, 64, 5, 32), (32000, 64, 5, 32), (32000, 1, 5, 32))
-                for chain in CHAINS
-            ],
-        ),
-        cuda=cases(["float32"], [(chain, 42000, 64, 5, 32) for chain in CHAINS]),
-        tiny=cases(["float32"], [(chain, 500, 2, 3, 8) for chain in CHAINS]),
-    )
 
     @classmethod
     def isas(cls, dtype: str) -> tuple[str, ...]:
         # single numbers are changed, by the same code
         return ("generic",)
-
-    @classmethod
-    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        # theirs read the hypotheses back, which no graph can
-        return ("transformers",) if kind == "cpu" and find_spec("transformers") else ()
 
     def __init__(
         self,
@@ -90,22 +74,44 @@ class Processors(Kernel):
         self.work = Work(2 * logits.nbytes, 0)
         self._chains: dict[str, tuple[ProcessorChain, Rows]] = {}
 
-    def ours(self, backend: backends.Backend, logits: Tensor) -> Tensor:
-        if backend.__name__ not in self._chains:
-            self._chains[backend.__name__] = self._chain(backend, logits.device)
-        chain, rows = self._chains[backend.__name__]
-        vars(rows).pop("history", None)  # as in a new step
-        return chain(logits.clone(), rows)
-
     def _chain(
         self, backend: backends.Backend, device: torch.device
     ) -> tuple[ProcessorChain, Rows]:
-        rows = rows_of(backend, self._num_beams, self._width, self._history)
-        own = [OURS[name] for name in self._names]
-        chain = ProcessorChain(own, device, backend)
-        chain.reserve(*rows.tree.token.shape)
-        chain.open(range(self._num_beams), [tuple(own)] * self._num_beams)
-        return chain, rows
+        """The chain of this backend, which is made once, and its rows."""
+        if backend.__name__ not in self._chains:
+            rows = rows_of(backend, self._num_beams, self._width, self._history)
+            own = [OURS[name] for name in self._names]
+            chain = ProcessorChain(own, device, backend)
+            chain.reserve(*rows.tree.token.shape)
+            chain.open(range(self._num_beams), [tuple(own)] * self._num_beams)
+            self._chains[backend.__name__] = chain, rows
+        return self._chains[backend.__name__]
+
+
+class Processors(Chain):
+    op = "processors"
+    cases = Cases(
+        cpu=cases(
+            ["float32"],
+            [
+                (chain, *sizes)
+                for sizes in ((8000, 64, 5, 32), (32000, 64, 5, 32), (32000, 1, 5, 32))
+                for chain in CHAINS
+            ],
+        ),
+        cuda=cases(["float32"], [(chain, 42000, 64, 5, 32) for chain in CHAINS]),
+        tiny=cases(["float32"], [(chain, 500, 2, 3, 8) for chain in CHAINS]),
+    )
+
+    @classmethod
+    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
+        # theirs read the hypotheses back, which no graph can
+        return ("transformers",) if kind == "cpu" and find_spec("transformers") else ()
+
+    def ours(self, backend: backends.Backend, logits: Tensor) -> Tensor:
+        chain, rows = self._chain(backend, logits.device)
+        vars(rows).pop("history", None)  # as in a new step
+        return chain(logits.clone(), rows)
 
     def peer(self, name: str) -> Callable[[Tensor], object]:
         from transformers import LogitsProcessorList

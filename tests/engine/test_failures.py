@@ -85,10 +85,6 @@ def only_of_marked(request):
     return 4
 
 
-def one_of_marked(request):
-    return [only_of_marked(request)]
-
-
 def guesses_that_end(request) -> Iterator[int]:
     yield 3
     switch.trip(request.prefix)

@@ -76,14 +76,6 @@ def test_a_step_never_waits_and_may_be_captured(model, guard, graph_memory, monk
     assert model.can_capture
 
 
-class _Nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return None
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -47,6 +47,6 @@ def next_logits(model: FunctionModel, source: int, tokens: list[int]) -> torch.T
     return model.fn(prefix, torch.tensor([prefix.shape[1]]), torch.tensor([source]))[0]
 
 
-def constant_model(log_probs: list[float], vocab_size: int | None = None) -> FunctionModel:
+def constant_model(log_probs: list[float]) -> FunctionModel:
     row = torch.tensor(log_probs)
     return FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), len(row), BOS, EOS)

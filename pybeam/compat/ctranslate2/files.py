@@ -11,7 +11,6 @@ from typing import Any
 from pybeam.compat.ctranslate2.results import ExecutionStats
 
 Split = Callable[[str], Sequence[str]]
-Join = Callable[[Sequence[str]], str]
 
 
 class FileTranslator:
