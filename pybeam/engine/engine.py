@@ -306,6 +306,11 @@ class Engine:
         self._work.room.read_report(lines[0], pending.claimed_pages)
         num_new, done = self._live.read_report(slots, lines)
         self.stats.expansions += num_new
+        if not (num_new or self._moves_all or pending.errors):
+            # few plans starve
+            from pybeam.engine.own_plans import starved
+
+            pending = pending._replace(errors=starved(self._schedule, slots, lines))
         if pending.errors:
             failed = (i for i, slot in enumerate(slots) if slot in pending.errors)
             done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})

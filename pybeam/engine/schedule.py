@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import partial
 from numbers import Real
 from typing import ClassVar, NamedTuple
 
@@ -116,7 +115,7 @@ class Schedule(ABC):
     @property
     def moves_all(self) -> bool:
         """Whether every source moves in every step for which there is room."""
-        return self.row_budget is None
+        return self.row_budget is None and type(self).plan is Schedule.plan
 
     @property
     def admits_by_count(self) -> bool:
@@ -138,14 +137,19 @@ class Schedule(ABC):
             waited: [L] int32, steps since each source last moved.
             limit: room for rows, apart from the budget; sources that waited longest go first.
 
-        A kernel does it, unless a class has a method of its own, which gets tensors of the device.
+        A kernel does it, unless a class has a method of its own, which gets tensors of the device. Its
+        sources without rows stay. Sources fail in a step in which they have rows and it moves none.
         """
         return chosen(depth, num_rows, waited, self.rules(limit))
 
     def planner(self, limit: int | None = None) -> PlanRules | Choose:
-        """The rules of `plan`, or `plan` itself where a class has one of its own."""
-        own = type(self).plan is not Schedule.plan
-        return partial(self.plan, limit=limit) if own else self.rules(limit)
+        """The rules of `plan`, or `plan` itself, checked, where a class has one of its own."""
+        if type(self).plan is Schedule.plan:
+            return self.rules(limit)
+        # few write a plan
+        from pybeam.engine.own_plans import checked
+
+        return checked(self.plan, self, limit)
 
     def rules(self, limit: int | None = None) -> PlanRules:
         """The rules of `plan`, as numbers for a kernel."""

@@ -1,7 +1,11 @@
 """Who is admitted and which sources move, by hand."""
 
+import dataclasses
+import functools
 import itertools
 import random
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -66,17 +70,21 @@ def test_a_stuck_source_stops_refills():
         pybeam.Streaming(6, flush=2.5)
 
 
-@pytest.mark.parametrize("options", [{}, {"row_budget": 4}], ids=["", "budget"])
-def test_a_flush_finishes_what_is_stuck(options):
-    """Request 0 takes 30 steps, the others one, so that it pauses while there are others."""
+def endless_model(num: int = 99) -> FunctionModel:
+    """A model whose first `num` sources have outputs without an end."""
 
     def endless(prefixes, lengths, source_ids):
         logits = torch.zeros(len(prefixes), 4)
-        logits[:, EOS] = torch.where(source_ids == 0, -100.0, 100.0)
+        logits[:, EOS] = torch.where(source_ids < num, -100.0, 100.0)
         return logits
 
-    model = FunctionModel(endless, 4, BOS, EOS)
-    found = {}
+    return FunctionModel(endless, 4, BOS, EOS)
+
+
+@pytest.mark.parametrize("options", [{}, {"row_budget": 4}], ids=["", "budget"])
+def test_a_flush_finishes_what_is_stuck(options):
+    """Request 0 takes 30 steps, the others one, so that it pauses while there are others."""
+    model, found = endless_model(1), {}
     for flush in (None, 5, 1):
         schedule = pybeam.Streaming(4, 0.5, flush=flush, **options)
         decoder = pybeam.Decoder(model, pybeam.greedy(max_length=30), schedule)
@@ -183,6 +191,123 @@ def test_a_plan_of_ones_own_is_asked_and_another_is_for_a_kernel(limit):
     assert planner(*torch.ones(3, 3, dtype=torch.int32)).tolist() == [False, bool(limit), not limit]
     for schedule in (pybeam.Batch(3), pybeam.Streaming(3), pybeam.Fifo(3, row_budget=4)):
         assert schedule.planner(limit) == schedule.rules(limit)
+
+
+def all_that_can(own, depth, num_rows, waited):
+    return num_rows > 0
+
+
+def the_least_advanced(own, depth, num_rows, waited):
+    can = num_rows > 0
+    return can & ((depth == depth[can].min()) | (waited >= (own.max_wait or 99)))
+
+
+def within_budget(sign, own, depth, num_rows, waited):
+    """Whole beams in the order of their depth, those that are late before all others."""
+    late = -99 * (waited >= (own.max_wait or 99))
+    order = torch.where(late < 0, late, sign * depth).argsort(stable=True).tolist()
+    moves, left = torch.zeros(len(depth), dtype=torch.bool), own.row_budget
+    for i in order:
+        if num_rows[i]:
+            left -= int(num_rows[i])
+            moves[i] = left >= 0
+    return moves
+
+
+@dataclasses.dataclass(frozen=True)
+class Written(pybeam.Schedule):
+    """A schedule of which all but the numbers is a function on arrays."""
+
+    choose: Any = all_that_can
+    epsilon: float = 1.0
+
+    def plan(self, depth, num_rows, waited, limit=None):
+        return self.choose(self, depth, num_rows, waited)
+
+
+class Calls(list):
+    """A model, and which sources it was asked for in each step."""
+
+    def model(self):
+        table = torch.randn(7, 7, generator=torch.Generator().manual_seed(3))
+
+        def logits(prefixes, lengths, source_ids):
+            self.append(source_ids.tolist())
+            rows = table[prefixes[torch.arange(len(prefixes)), lengths.long() - 1]].clone()
+            rows[:, EOS] += lengths / 4 - source_ids % 5
+            return rows
+
+        return FunctionModel(logits, 7, BOS, EOS)
+
+
+def decoded(schedule) -> tuple[list[int], list[list[int]], list]:
+    """Requests in the order of their results, the sources of each step, and the results."""
+    calls = Calls()
+    decoder = pybeam.Decoder(calls.model(), pybeam.variable_beam(3, 1.5, max_length=12), schedule)
+    results = list(decoder.stream([[1]] * 14))
+    return [result.index for result in results], list(calls), results
+
+
+@pytest.mark.parametrize(
+    ("schedule", "written"),
+    [
+        (pybeam.Fifo(4), Written(4)),
+        (pybeam.Batch(4), Written(4, epsilon=0.0)),
+        (pybeam.Streaming(4, 0.5), Written(4, the_least_advanced, 0.5)),
+        (pybeam.Streaming(4, 0.5, max_wait=2), Written(4, the_least_advanced, 0.5, max_wait=2)),
+        (pybeam.Fifo(4, row_budget=7), Written(4, partial(within_budget, -1), row_budget=7)),
+        (
+            pybeam.Streaming(4, row_budget=5, max_wait=1),
+            Written(4, partial(within_budget, 1), row_budget=5, max_wait=1),
+        ),
+    ],
+    ids=["fifo", "batch", "streaming", "impatient", "fifo, budget", "streaming, budget"],
+)
+def test_a_built_in_schedule_that_is_written_as_a_plan_takes_the_same_steps(schedule, written):
+    order, steps, results = decoded(schedule)
+    assert decoded(written) == (order, steps, results)
+    by_index = sorted(results, key=lambda result: result.index)
+    assert essence(by_index) == essence(decoded_alone())
+
+
+@functools.cache
+def decoded_alone():
+    return sorted(decoded(pybeam.Batch(1))[2], key=lambda result: result.index)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_plan_that_starves_all_fails_its_sources(late):
+    """Sources move until they have two tokens."""
+    schedule = Written(2, lambda own, depth, num_rows, waited: depth < 2)
+    decoder = pybeam.Decoder(endless_model(), pybeam.greedy(max_length=9), schedule)
+    decoder._reads_late = late
+    results = decoder.decode([[1]] * 3, on_error="return")
+    assert [type(result.error) for result in results] == [ValueError] * 3
+    assert "`plan` must move a source in each step" in str(results[0].error)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (lambda depth: [True] * len(depth), TypeError, "must return a tensor"),
+        (lambda depth: depth, ValueError, r"must return bool \[2\].* returned torch.int32 \[2\]"),
+        (lambda depth: depth[:1] > 0, ValueError, r"returned torch.bool \[1\]"),
+    ],
+    ids=["list", "ints", "few"],
+)
+def test_masks_that_are_refused(given, error, message):
+    schedule = Written(2, lambda own, depth, num_rows, waited: given(depth))
+    decoder = pybeam.Decoder(endless_model(), pybeam.greedy(max_length=9), schedule)
+    for result in decoder.decode([[1]] * 2, on_error="return"):
+        with pytest.raises(error, match=message):
+            raise result.error
+
+
+def test_a_plan_moves_no_source_without_rows_and_keeps_to_the_limit():
+    plan = Written(9, lambda own, depth, num_rows, waited: waited < 9).planner(limit=5)
+    given = [[1, 1, 1, 1], [2, 0, 3, 1], [0, 0, 1, 9]]
+    moves = plan(*(torch.tensor(values, dtype=torch.int32) for values in given))
+    assert moves.tolist() == [True, False, True, False]
 
 
 def report_of(rows: dict[int, int]) -> list[int]:

@@ -126,10 +126,6 @@ class Whimsical(pybeam.Fifo):
             return moves
         return moves & (torch.where(moves, num_rows, 0).cumsum(0) <= limit)
 
-    @property
-    def moves_all(self) -> bool:
-        return False
-
 
 # of the most rows that a source may have in a step
 SCHEDULES: dict[str, Callable[[int], pybeam.Schedule]] = {
