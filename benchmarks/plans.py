@@ -75,8 +75,9 @@ def beside_peers() -> dict[str, Case]:
         ),
         "widened-fixed-5": Case(fixed_5, lines=32, network="widened", repeats=1, has_floor=True),
         **_int8(batch, fifo),
-        "layouts-5": _layouts("float32"),
-        "int8-layouts-5": _layouts("int8"),
+        **{f"layouts-{width}": _layouts(width, "float32") for width in (1, 5)},
+        **{f"int8-layouts-{width}": _layouts(width, "int8") for width in (1, 5)},
+        "widened-int8-layouts-5": _layouts(5, "int8", network="widened", lines=64, repeats=2),
         "cache-5": _caches("float32", batch),
         "int8-cache-5": _caches("int8", batch),
         "schedules-5": Case(_schedules(5, 16)),
@@ -86,23 +87,21 @@ def beside_peers() -> dict[str, Case]:
     }
 
 
-def _layouts(dtype: str) -> Case:
+def _layouts(width: int, dtype: str, **options) -> Case:
     """One batch on both threads, and a batch on each, in every system."""
     fifo = pybeam.Fifo(64)
-    return Case(
-        {
-            "CTranslate2, 2 batches of one thread": CTranslate2(5, dtype, side_by_side=2),
-            "CTranslate2, 2 batches of one thread, of 16": CTranslate2(5, dtype, 16, 2),
-            "CTranslate2, 1 batch of two threads": CTranslate2(5, dtype),
-            "pybeam fixed 5, 1 engine of two threads": Ours(fixed(5), fifo, dtype),
-            "pybeam fixed 5, 2 engines of one thread": Engines(fixed(5), fifo, dtype),
-            "pybeam variable 5, 1 engine of two threads": Ours(chosen(5), fifo, dtype),
-            "pybeam variable 5, 2 engines of one thread": Engines(chosen(5), fifo, dtype),
-        },
-        lines=384,
-        is_spread=True,
-        threads=2,
-    )
+    ours = {"greedy": pybeam.greedy(max_length=MAX_LENGTH)}
+    if width > 1:
+        ours = {f"fixed {width}": fixed(width), f"variable {width}": chosen(width)}
+    systems = {
+        "CTranslate2, 2 batches of one thread": CTranslate2(width, dtype, side_by_side=2),
+        "CTranslate2, 2 batches of one thread, of 16": CTranslate2(width, dtype, 16, 2),
+        "CTranslate2, 1 batch of two threads": CTranslate2(width, dtype),
+    }
+    for name, search in ours.items():
+        systems[f"pybeam {name}, 1 engine of two threads"] = Ours(search, fifo, dtype)
+        systems[f"pybeam {name}, 2 engines of one thread"] = Engines(search, fifo, dtype)
+    return Case(systems, **{"lines": 384, "is_spread": True, "threads": 2} | options)
 
 
 def _int8(batch, fifo) -> dict[str, Case]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -91,23 +91,33 @@ class Engines(Ours):
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
         model = setup.networks.ours(network, self.dtype)
-        return partial(served, pybeam.Decoder(model, self.algorithm, self.schedule))
+        return Serving(pybeam.Decoder(model, self.algorithm, self.schedule), data.sources)
 
 
-def served(decoder: pybeam.Decoder, sources: list[list[int]]) -> list[list[int]]:
-    """The outputs of as many engines of a service as there are threads, each with one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # the longest first, as `Decoder.decode` does
-    order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-    try:
-        service = pybeam.Service(decoder, engines=threads, max_waiting=len(sources))
-        with contextlib.closing(service.start(warm_up=False)):
-            futures = {i: service.submit(sources[i]) for i in order}
-            results = [futures[i].result().result for i in range(len(sources))]
-    finally:
-        torch.set_num_threads(threads)
-    return [result.hypotheses[0].tokens for result in results]
+class Serving:
+    """A service as a `peers.Translate`. Its engines stay, as other systems' translators do.
+
+    Each engine of as many as there are threads has one thread; so many lines may wait at once.
+    """
+
+    def __init__(self, decoder: pybeam.Decoder, sources: list[list[int]]) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            service = pybeam.Service(decoder, engines=threads, max_waiting=len(sources))
+            self._service = service.start(warm_up=False)
+            weakref.finalize(self, service.close)
+            # an engine has the threads that torch has in its first step
+            self(sources)
+        finally:
+            torch.set_num_threads(threads)
+
+    def __call__(self, sources: list[list[int]]) -> list[list[int]]:
+        # the longest first, as `Decoder.decode` does
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        futures = {i: self._service.submit(sources[i]) for i in order}
+        results = [futures[i].result().result for i in range(len(sources))]
+        return [result.hypotheses[0].tokens for result in results]
 
 
 @dataclass(frozen=True)
