@@ -19,6 +19,9 @@ from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import NORMALISED, Decoding
 
+# threads that wait for others spin, and count as CPU time
+ALONE = "pybeam, one thread"
+
 Until = Callable[[int], peers.Translate]  # a search whose hypotheses all end at so many tokens
 
 
@@ -41,6 +44,9 @@ def tasks(setup: Setup, network: str) -> list[Task]:
         sizes = expected.network_of(networks.ours(network).config)
         return expected.of_step(sizes, n, width, setup.size.dtype)
 
+    systems = {"pybeam": ours, peers.GENERATE: theirs}
+    if not is_like_gpu:
+        systems[ALONE] = ours
     return [
         Task(
             f"{network}-steps",
@@ -53,8 +59,9 @@ def tasks(setup: Setup, network: str) -> list[Task]:
                 forecast if is_like_gpu and name == "pybeam" else None,
             ),
             setup.size.repeats,
+            1 if name == ALONE else None,
         )
-        for name, until in (("pybeam", ours), (peers.GENERATE, theirs))
+        for name, until in systems.items()
     ]
 
 
