@@ -5,8 +5,10 @@ is ```` ```python ```` or ```` ```sh ````; ```` ```output ```` right behind it i
 for what may differ. Comments, which no reader sees, say more about the block that they stand above:
 
     <!-- not run: why -->
+    <!-- newcomers: why -->         tests/newcomers alone runs it: it installs, downloads or stays
+    <!-- in a clone: why -->        tests/newcomers does not run it
     <!-- before
-    code that the reader need not see, in the block's language
+    code that the reader need not see, in the block's language, and that a newcomer does without
     -->
 """
 
@@ -18,6 +20,7 @@ import doctest
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -36,6 +39,7 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 FENCE = re.compile(r"(?:<!--((?:(?!-->).)*)-->\s*\n)?^( *)```([^\n]*)\n(.*?)^\2```$", re.M | re.S)
 RUN, PRINTED = ("python", "sh"), "output"
 SHOWN = ("", "text", "json", "cpp", "toml")
+KINDS = ("not run", "newcomers", "in a clone")
 # where a page's server listens; another may do so when the page is run
 ADDRESS = "localhost:8000"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -47,8 +51,25 @@ class Block:
     code: str
     line: int
     before: str = ""
-    not_run: str = ""
+    kind: str = ""
+    why: str = ""
     printed: str | None = None
+
+    @property
+    def not_run(self) -> str:
+        """Why this process does not run it."""
+        return self.why if self.kind in ("not run", "newcomers") else ""
+
+    @property
+    def not_for_newcomers(self) -> str:
+        """Why a newcomer does not run it."""
+        return self.why if self.kind in ("not run", "in a clone") else ""
+
+    def check(self, printed: str, place: object) -> None:
+        """Compare what it has printed with its output, if the page has one."""
+        if self.printed is not None:
+            right = doctest.OutputChecker().check_output(self.printed, printed, FLAGS)
+            assert right, f"{place}:{self.line} prints\n{printed}\nand not\n{self.printed}"
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -75,12 +96,13 @@ def blocks_of(page: Path) -> list[Block]:
 
 def _said(comment: str, place: str) -> dict[str, str]:
     kind, colon, reason = comment.strip().partition(":")
-    if colon and kind == "not run":
-        return {"not_run": reason.strip()}
+    if colon and kind in KINDS:
+        return {"kind": kind, "why": reason.strip()}
     if comment.strip().startswith("before\n"):
         return {"before": comment.strip().removeprefix("before\n")}
     if re.match(r"not.run|before", comment.strip()):
-        raise ValueError(f"{place}: the comment is neither `not run: why` nor `before` and lines")
+        kinds = ", ".join(f"`{kind}: why`" for kind in KINDS)
+        raise ValueError(f"{place}: the comment is neither of {kinds} nor `before` and lines")
     return {}
 
 
@@ -116,10 +138,7 @@ def run(page: Path, folder: Path, replaced: Mapping[str, str] = MappingProxyType
             printed = stdout.getvalue()
         else:
             printed = _shell(block, page, folder)
-        if block.printed is not None:
-            checker = doctest.OutputChecker()
-            right = checker.check_output(block.printed, printed, FLAGS)
-            assert right, f"{page}:{block.line} prints\n{printed}\nand not\n{block.printed}"
+        block.check(printed, page)
         count += 1
     return count
 
@@ -144,8 +163,7 @@ def fill(folder: Path) -> None:
     """Put into a folder what the examples read, and the commands `pybeam` and `python`."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "DIR").symlink_to(MODEL)
-    (folder / "in.es").write_text("Yo soy la luz del mundo.\nY vió Dios que era bueno.\n")
-    (folder / "out.en").write_text("I am the light of the world.\nAnd God saw that it was good.\n")
+    runpy.run_path(str(ROOT / "packages/examples/pybeam_examples/__main__.py"))["save"](folder)
     (folder / "bin").mkdir()
     for name, module in (("pybeam", "-m pybeam"), ("python", "")):
         shim = folder / "bin" / name
