@@ -10,6 +10,7 @@ TORCH  ?= torch==2.13.0
 
 BIN     := $(VENV)/bin
 OLDEST  := $(VENV)-oldest
+NEWCOMERS := .venv-newcomers
 # -qq: errors only
 PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
@@ -21,19 +22,20 @@ EXTRAS  := corpus,documents,grammars,graph,onnx,otel,serve,speech,study,vad
 PAGE    := examples/onnx/page
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-ray test-oldest edge docs sanitize fuzz soak mutate: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-newcomers test-ray test-oldest edge docs sanitize fuzz soak mutate: export OMP_WAIT_POLICY ?= passive
 
 # Tests start many processes: each module is compiled once for all of them.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench bench-kernels kernel stale docs docs-links docs-look \
+.PHONY: help demo test test-all test-newcomers test-ray test-oldest edge build wheel wheel-test release-check data bench bench-kernels kernel stale docs docs-links docs-look \
         lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
 	@echo "make test-all  run all tests, in a random order; SEED=N repeats one"
+	@echo "make test-newcomers  type README, docs/start and docs/howto as somebody does who has pip and no clone"
 	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make edge      run the programs of examples/onnx, in C++ and in a page, and compare them with pybeam; needs npm, cmake,"
@@ -77,10 +79,13 @@ ORDER := $(or $(SEED),$(shell date +%s))
 
 # In a random order, which the seed repeats. Modules stay together, as they share what they have loaded.
 # Clusters come last and alone: Ray lowers the priority of its workers, so beside other tests they starve.
-test-all: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray
+test-all: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray $(NEWCOMERS)/.stamp
 	@echo "SEED=$(ORDER)"
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray --random-order --random-order-seed=$(ORDER); \
 	others=$$?; $(MAKE) test-ray; clusters=$$?; exit $$((others + clusters))
+
+test-newcomers: build $(VENV)/.extra-test $(NEWCOMERS)/.stamp
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/newcomers
 
 # Clusters on the loopback address, one after another: each is a dozen processes.
 test-ray: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray
@@ -259,7 +264,7 @@ gpu-profile: gpu-build
 	-@$(RUN_FOR) 60 $(PYTHON) -m benchmarks.gpu.kernels_of_a_step --minutes 0.7
 
 clean:
-	rm -rf $(VENV) $(OLDEST) docs/_build $(PAGE)/node_modules $(PAGE)/dist build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(NEWCOMERS) docs/_build $(PAGE)/node_modules $(PAGE)/dist build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"
@@ -290,6 +295,18 @@ $(OLDEST)/.stamp: pyproject.toml release/oldest.py
 	@$(PYTHON) -m venv --clear $(OLDEST)
 	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
 	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check $$($(PYTHON) release/oldest.py)
+	@touch $@
+
+# The wheels of this tree, as they would come from PyPI. Each page installs its extras beside them.
+PACKAGED := $(wildcard pyproject.toml setup.py MANIFEST.in) $(SOURCES) \
+    $(shell git ls-files 'pybeam/*' 'triton_kernels/*' 'packages/*' 2> /dev/null)
+
+$(NEWCOMERS)/.stamp: $(PACKAGED)
+	@$(MAKE) wheel
+	@echo "[newcomers] installing the wheel into $(NEWCOMERS)"
+	@$(PYTHON) -m venv --clear $(NEWCOMERS)
+	@$(NEWCOMERS)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
+	@$(NEWCOMERS)/bin/python -m pip install -qq --disable-pip-version-check --find-links dist pybeam-search
 	@touch $@
 
 # The extras of pyproject.toml, without building pybeam a second time.
