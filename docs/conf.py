@@ -54,7 +54,18 @@ html_theme = "furo"
 html_title = f"pybeam {release}"
 html_static_path = ["_static"]
 html_css_files = ["pybeam.css"]
-html_js_files = ["scrolls.js"]
+html_js_files = ["scrolls.js", "versions.js"]
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/versions.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_theme_options = {
     "source_repository": "https://github.com/pybeam-search/pybeam/",
     "source_branch": f"v{release}",
