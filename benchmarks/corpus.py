@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sacrebleu.metrics
 import sentencepiece
 
 from benchmarks.tools.data import ROOT, folder_with
+from pybeam.study.metrics import Bootstrap, Measure, metric_of
 
 MODEL = ROOT / "examples" / "models" / "bible-es-en"
 # of the other direction, which is not part of the repository
 REVERSE = MODEL.with_name("bible-en-es")
 EOS = 2
+SAMPLES, SEED = 1000, 12345
 
 
 @dataclass
@@ -23,6 +26,10 @@ class Corpus:
     sources: list[list[int]]
     references: list[str]
     pieces: sentencepiece.SentencePieceProcessor
+
+    def __add__(self, other: Corpus) -> Corpus:
+        lines = self.sources + other.sources, self.references + other.references
+        return Corpus(*lines, self.pieces)
 
     def first(self, lines: int | None) -> Corpus:
         return Corpus(self.sources[:lines], self.references[:lines], self.pieces)
@@ -39,6 +46,19 @@ class Corpus:
         """BLEU with all that went into it, such as the lengths."""
         lines = [self.pieces.decode(tokens) for tokens in outputs]
         return sacrebleu.corpus_bleu(lines, [self.references])
+
+    def bleu_lost(self, outputs: list[list[int]], baseline: list[list[int]]) -> Measure:
+        """BLEU of the baseline less that of the outputs, and the interval of paired samples of lines."""
+        bleu = metric_of("bleu")
+        texts = [[self.pieces.decode(tokens) for tokens in own] for own in (baseline, outputs)]
+        both = np.hstack([bleu.statistics(own, self.references) for own in texts])
+
+        def lost(sums: np.ndarray) -> float:
+            theirs, ours = map(bleu.value, np.split(sums, 2))
+            return theirs - ours
+
+        [measure] = Bootstrap(len(outputs), SAMPLES, SEED).measures(lost, [both])
+        return measure
 
     @property
     def vocabulary(self) -> list[str]:

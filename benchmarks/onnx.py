@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import pybeam
 from benchmarks import corpus, speech
-from benchmarks.plans import CHOSEN_ON_DEV
+from benchmarks.plans import CHOSEN
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
 from benchmarks.translation import MAX_LENGTH, NORMALISED, Decoding
@@ -56,7 +56,7 @@ def _text(setup: Setup, folder: Path) -> Job:
         corpus.MODEL,
         folder,
         data.sources,
-        CHOSEN_ON_DEV[WIDTH],
+        CHOSEN[WIDTH],
         lambda outputs: {"BLEU": data.bleu(outputs)},
     )
 

@@ -16,7 +16,7 @@ import pybeam
 from benchmarks import corpus
 from benchmarks.meter import resident_bytes
 from benchmarks.peers import PEER
-from benchmarks.plans import CHOSEN_ON_DEV, chosen
+from benchmarks.plans import CHOSEN, chosen
 from benchmarks.setup import Setup
 from benchmarks.tools.data import ROOT
 from benchmarks.translation import MAX_LENGTH, fixed
@@ -76,7 +76,7 @@ class System:
         if self.width > 1:
             search = {"--algorithm": self.search, "--width": self.width}
         if self.width > 1 and self.search == "variable":
-            threshold, candidates = CHOSEN_ON_DEV[self.width]
+            threshold, candidates = CHOSEN[self.width]
             search |= {"--threshold": threshold, "--max-candidates": candidates}
         options = {
             "--model": corpus.MODEL,

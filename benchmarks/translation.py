@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 
 import torch
 
@@ -177,6 +178,8 @@ class Case:
 
     Args:
         lines: the first ones of the file, None for all; with `is_spread` from all over it.
+        splits: the files, one behind the other.
+        has_loss: also tell the BLEU that is lost to the first system, with its interval of 95 %.
         has_floor: also time the matrix products of a step alone, which no search can be faster than.
     """
 
@@ -186,6 +189,8 @@ class Case:
     repeats: int = 3
     threads: int | None = None
     is_spread: bool = False
+    splits: tuple[str, ...] = ("dev",)
+    has_loss: bool = False
     has_floor: bool = False
 
 
@@ -239,8 +244,9 @@ class Decoding:
 class Translating:
     """One system on one case: what is timed. `floor` has its column where it has been measured."""
 
-    def __init__(self, setup: Setup, system, network: str, data: Corpus, floor: Timed) -> None:
+    def __init__(self, setup: Setup, system, case: Case, data: Corpus, floor: Timed) -> None:
         self.data, self._meter, self._n, self._floor = data, setup.meter, system.n, floor
+        self._has_loss, network = case.has_loss, case.network
         # a forecast is a GPU's
         self._forecasts = setup.size.dtype if setup.device == "cuda" or setup.is_tiny else None
         self.translate = system.load(setup, network, data)
@@ -284,6 +290,9 @@ class Translating:
                 row["of floor"] = flops / timed.seconds / self._floor.run.rate(self._floor)
             if first and isinstance(first.translate, Decoding):
                 row["times fewer steps"] = first.translate.num_steps / self.translate.num_steps
+        if self._has_loss and first:
+            lost = self.data.bleu_lost(timed.output, timed.baseline.output)
+            row |= {"BLEU lost": lost.value, "at least": lost.low, "at most": lost.high}
         # a CPU tells neither energy nor memory of one system
         if self._joules is not None:
             row["joules/line"] = self._joules / len(sources)
@@ -345,7 +354,8 @@ def _tasks(setup: Setup, name: str, case: Case) -> list[Task]:
     def data() -> Corpus:
         lines = setup.lines or case.lines
         languages = ("en", "es") if case.network == "reverse" else ("es", "en")
-        own = setup.corpus(languages=languages)
+        parts = [setup.corpus(split, languages=languages) for split in case.splits]
+        own = reduce(operator.add, parts)
         return own.spread(lines) if case.is_spread and lines else own.first(lines)
 
     dtype = next((s.dtype for s in case.systems.values() if isinstance(s, Ours)), None)
@@ -355,7 +365,7 @@ def _tasks(setup: Setup, name: str, case: Case) -> list[Task]:
         )
     )
     makers = {
-        label: lambda system=system: Translating(setup, system, case.network, data(), floor)
+        label: lambda system=system: Translating(setup, system, case, data(), floor)
         for label, system in case.systems.items()
     }
     tasks = in_turn(name, makers, case.repeats, case.threads)

@@ -13,7 +13,7 @@ import pytest
 for module in ("tabulate", "sacrebleu", "sentencepiece", "matplotlib"):
     pytest.importorskip(module)
 
-from benchmarks import __main__, journal, sizes, tasks  # noqa: E402
+from benchmarks import __main__, corpus, journal, sizes, tasks  # noqa: E402
 from benchmarks.journal import Journal  # noqa: E402
 from benchmarks.setup import Setup  # noqa: E402
 from benchmarks.tasks import IDENTITY, Task, in_turn  # noqa: E402
@@ -53,6 +53,20 @@ def test_systems_take_turns_and_medians_count(monkeypatch, tmp_path):
     assert (a["spread"], b["spread"]) == (4.0, 0.0)
     assert "times the first" not in a
     assert (b["times the first"], b["same outputs"]) == (0.5, 0.5)
+
+
+def test_bleu_that_is_lost_has_the_interval_of_paired_samples():
+    pieces = corpus.processor()
+    lines = ["In the beginning was the Word.", "And the Word was with God.", "The same was so."]
+    own = corpus.Corpus([], lines, pieces)
+    own = own + own
+    right = [pieces.encode(line) for line in own.references]
+    assert own.bleu_lost(right, right)[:3] == (0, 0, 0)
+    wrong = [*right[:-1], right[0]]
+    lost = own.bleu_lost(wrong, right)
+    assert lost.value == own.bleu(right) - own.bleu(wrong) > 0
+    # a third of the samples lack the last line
+    assert lost.low == 0 < lost.value < lost.high
 
 
 def test_a_disk_that_refuses_loses_no_row(monkeypatch, tmp_path, capsys):
