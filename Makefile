@@ -257,7 +257,7 @@ GPU_PROFILE = $(RUN_FOR) 90 $(PYTHON) -m pybeam profile --device cuda --model $(
 
 gpu-profile: gpu-build
 	@for search in "fixed --width 5" "greedy" "fixed --width 5 --lines 1" \
-	    "variable --width 50 --threshold 1.6 --max-candidates 3 --schedule streaming"; do \
+	    "variable --width 50 --threshold 2.0 --max-candidates 3 --schedule streaming"; do \
 	    echo "--algorithm $$search"; $(GPU_PROFILE) --algorithm $$search || true; \
 	done 2>&1 | tee $(GPU_OUT)/gpu-profile.log
 	-@$(GPU_PROFILE) --algorithm fixed --width 5 --repeats 1 --trace $(GPU_OUT)/gpu-trace.json

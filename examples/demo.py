@@ -25,7 +25,7 @@ PER_TOKEN = pybeam.scoring.power(1.0)
 ALGORITHMS = {
     "greedy": pybeam.greedy(scoring=PER_TOKEN),
     "fixed 5": pybeam.fixed_beam(5, scoring=PER_TOKEN),
-    "variable 5": pybeam.variable_beam(5, threshold=1.6, max_candidates=3, scoring=PER_TOKEN),
+    "variable 5": pybeam.variable_beam(5, threshold=2.0, max_candidates=3, scoring=PER_TOKEN),
 }
 
 

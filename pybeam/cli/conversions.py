@@ -84,7 +84,7 @@ def export_onnx(model_dir: str, revision: str | None, output: str, **values: Any
     \b
     Examples:
       pybeam export-onnx --model bible-es-en --output onnx-es-en
-      pybeam export-onnx --model DIR --output OUT --algorithm variable --threshold 1.6 --max-candidates 3
+      pybeam export-onnx --model DIR --output OUT --algorithm variable --threshold 2.0 --max-candidates 3
       pybeam export-onnx --model DIR --output OUT --recipe fireredasr --temperature 1.25 --n-best 5
       pybeam export-onnx --model DIR --output OUT --recipe ctranslate2 --no-repeat-ngram 3
     """

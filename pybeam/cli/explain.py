@@ -68,7 +68,7 @@ def explain(text: str, **values: Any) -> int:
     Examples:
       pybeam explain --model bible-es-en "Yo soy la luz del mundo."
       pybeam explain --model bible-es-en "Yo soy la luz del mundo." --algorithm variable \\
-          --width 5 --threshold 1.6 --output pruned.html
+          --width 5 --threshold 2.0 --output pruned.html
     """
     from pybeam.inspect.tree import FORMATS
 

@@ -130,7 +130,7 @@ def profile(**values: Any) -> int:
       pybeam profile --model DIR --lines 13 --schedule batch --trace trace.json
       pybeam profile --model DIR --lines 1 --algorithm greedy --inside
       pybeam profile --model DIR --input in.es --algorithm variable --width 50 \\
-          --threshold 1.6 --max-candidates 3
+          --threshold 2.0 --max-candidates 3
 
     \b
     Exit codes:

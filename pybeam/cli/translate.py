@@ -41,7 +41,7 @@ def translate(**values: Any) -> int:
       pybeam translate --model bible-es-en < in.es > out.en
       pybeam translate --model Helsinki-NLP/opus-mt-es-en --input in.es --output out.en
       pybeam translate --model DIR --input in.es --output out.en --width 10
-      pybeam translate --model DIR --algorithm variable --width 5 --threshold 1.6 \\
+      pybeam translate --model DIR --algorithm variable --width 5 --threshold 2.0 \\
           --max-candidates 3 < in.es
       echo "Yo soy la luz del mundo." | pybeam translate --model DIR --n-best 3 --json
       pybeam translate --model DIR --samples 5 --seed 1 < in.es
