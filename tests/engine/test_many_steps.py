@@ -46,7 +46,8 @@ SOURCES = [[3 + (5 * i + 3 * j) % 14 for j in range(1 + i * 7 % 5)] for i in ran
 
 @cache
 def model_of(kind: str):
-    return load_model(saved(kind, Path(tempfile.mkdtemp()) / "model"), device=CPU)
+    with tempfile.TemporaryDirectory() as folder:
+        return load_model(saved(kind, Path(folder) / "model"), device=CPU)
 
 
 @pytest.fixture

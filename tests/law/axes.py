@@ -384,8 +384,8 @@ REPEATS = (
     *("first_token", "biased_prefix", "suppress_tokens_at_start", "sequence_bias"),
     *("encoder_repetition_penalty", "encoder_no_repeat_ngram", "top_p", "min_p"),
     *("token_penalty", "eos_penalty", "fairseq", "fireredasr", "opennmt", "gauss_seidel_jacobi"),
-    *("adaptive_jacobi", "huang_beam", "huggingface"),
-    *("suppress_sequences", "no_repeat_ngram", "top_k"),
+    *("adaptive_jacobi", "hybrid_jacobi", "huang_beam", "huggingface"),
+    *("suppress_sequences", "no_repeat_ngram", "top_k", "gumbel", "a function"),
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
     *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "int4", "float8_e4m3fn"),
 )

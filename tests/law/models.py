@@ -52,7 +52,12 @@ def model_of(kind: str, weights: str, device: torch.device = CPU) -> Model:
         name = kind.removeprefix("wrapped-")
         network = tiny_network(name).to(device)
         return wrap(network, cache="dense" if name in DENSE else "tree")
-    directory = Path(tempfile.mkdtemp(prefix="law-"))
+    with tempfile.TemporaryDirectory(prefix="law-") as directory:
+        return _loaded(Path(directory), kind, weights, device)
+
+
+def _loaded(directory: Path, kind: str, weights: str, device: torch.device) -> Model:
+    """A model that is written to this folder, which is needed no longer."""
     if kind == "marian-ssru":
         # its own EOS is a token that items consist of
         write_folder(directory, 3, **SSRU)
