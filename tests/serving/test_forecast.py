@@ -21,10 +21,13 @@ def simulated(pattern: str, load: float, seconds: float, timeout: float, **optio
     return simulation.run(getattr(Lines(LENGTHS, 1), pattern)(rate, seconds, timeout))
 
 
-@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     ("pattern", "load", "engines"),
-    [("poisson", 2.0, 1), ("bursts", 1.2, 1), ("days", 2.5, 2)],
+    [
+        ("poisson", 2.0, 1),
+        pytest.param("bursts", 1.2, 1, marks=pytest.mark.slow),
+        pytest.param("days", 2.5, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_refused_would_be_late_and_what_is_not_is_in_time(pattern, load, engines):
     found = simulated(pattern, load, 6.0, 0.4, engines=engines)
