@@ -1,6 +1,5 @@
 """`load_model` reads every layout of a checkpoint and says what is wrong with the others."""
 
-import dataclasses
 import json
 import pickle
 import re
@@ -9,12 +8,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import pybeam
 from pybeam import backends
 from pybeam.models import load_model
 from pybeam.models.linear import PlainLinear, can_pack
 from pybeam.models.weights import WeightReader
+from support.built_in_models import parts_of
 from support.text_folders import save_network
 from support.tiny_models import save_tiny_model
 
@@ -46,29 +47,8 @@ def plain(monkeypatch):
     monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
 
 
-def all_weights(model) -> list[torch.Tensor]:
-    """Every tensor of a model, in a fixed order."""
-    found = []
-
-    def visit(part):
-        if isinstance(part, torch.Tensor):
-            found.append(part)
-        elif isinstance(part, (tuple, list)):
-            for item in part:
-                visit(item)
-        elif dataclasses.is_dataclass(part):
-            for field in dataclasses.fields(part):
-                visit(getattr(part, field.name))
-        elif type(part).__module__.startswith("pybeam"):
-            for item in vars(part).values():
-                visit(item)
-
-    visit(model)
-    return found
-
-
 def assert_same_weights(first, second):
-    pairs = list(zip(all_weights(first), all_weights(second), strict=True))
+    pairs = list(zip(parts_of(first, Tensor), parts_of(second, Tensor), strict=True))
     assert len(pairs) > 50
     for a, b in pairs:
         assert a.dtype == b.dtype and torch.equal(a, b)
@@ -166,7 +146,7 @@ def test_dtype_may_be_chosen(directory, plain, dtype):
     wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     model = load_model(directory, dtype=dtype)
     assert model.dtype == model.weight_dtype == wanted
-    assert {weight.dtype for weight in all_weights(model)} == {wanted}
+    assert {weight.dtype for weight in parts_of(model, Tensor)} == {wanted}
     assert model.session(backends.load("reference"))._own.both[0].dtype == wanted
 
 
@@ -223,7 +203,7 @@ def test_auto_is_float32_on_a_cpu(directory, plain, stored):
     model = load_model(str(directory), device="cpu")
     assert model.dtype == torch.float32
     assert isinstance(model.output, PlainLinear)
-    assert {weight.dtype for weight in all_weights(model)} == {torch.float32}
+    assert {weight.dtype for weight in parts_of(model, Tensor)} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,12 +39,12 @@ def saved(kind: str, directory: Path) -> list[Path]:
     return [directory]
 
 
-def parts_of(model) -> list:
-    """The layers, their biases, and the tables of a model, each once."""
+def parts_of(model, kinds: Any = (PackedLinear, PlainLinear, Quantised, torch.Tensor)) -> list:
+    """The layers, their biases, and the tables of a model, or its parts of other kinds, each once."""
     found: dict[int, object] = {}
 
     def visit(part):
-        if isinstance(part, (PackedLinear, PlainLinear, Quantised, torch.Tensor)):
+        if isinstance(part, kinds):
             found[id(part)] = part
             visit(getattr(part, "bias", None))
         elif isinstance(part, (tuple, list)):
