@@ -8,7 +8,7 @@ EVALB counts them; "oracle" is that of the best of all that each search finds. S
 are exact. The models of `jobs` and `ptb` are not part of the repository:
 
     python examples/semantic_parsing/train.py jobs --data .data
-    python examples/parsing/train.py ptb --data .data
+    python examples/parsing/train.py ptb --data .data --epochs 8 --batch-size 32
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/parsing/train.py
     python examples/parsing/train.py --data DIR --epochs 20
-    python examples/parsing/train.py ptb --data .data
+    python examples/parsing/train.py ptb --data .data --epochs 8 --batch-size 32
 
 DIR holds ud-ewt/dev.conllu and ud-ewt/test.conllu, or ptb/train.mrg, as `make data` writes them into .data.
 It defaults to ../shared/data beside the checkout. The parsers read the tags of the files.
