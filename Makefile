@@ -79,7 +79,8 @@ ORDER := $(or $(SEED),$(shell date +%s))
 
 # In a random order, which the seed repeats. Modules stay together, as they share what they have loaded.
 # Clusters come last and alone: Ray lowers the priority of its workers, so beside other tests they starve.
-test-all: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray $(NEWCOMERS)/.stamp
+test-all: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray
+	-@$(MAKE) $(NEWCOMERS)/.stamp
 	@echo "SEED=$(ORDER)"
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray --random-order --random-order-seed=$(ORDER); \
 	others=$$?; $(MAKE) test-ray; clusters=$$?; exit $$((others + clusters))
@@ -299,13 +300,19 @@ $(OLDEST)/.stamp: pyproject.toml release/oldest.py
 
 # The wheels of this tree, as they would come from PyPI. Each page installs its extras beside them.
 PACKAGED := $(wildcard pyproject.toml setup.py MANIFEST.in) $(SOURCES) \
-    $(shell git ls-files 'pybeam/*' 'triton_kernels/*' 'packages/*' 2> /dev/null)
+    $(filter %.py,$(shell git ls-files pybeam triton_kernels packages 2> /dev/null))
 
-$(NEWCOMERS)/.stamp: $(PACKAGED)
-	@$(MAKE) wheel
-	@echo "[newcomers] installing the wheel into $(NEWCOMERS)"
+$(NEWCOMERS)/.stamp-torch:
+	@echo "[newcomers] installing $(TORCH) into $(NEWCOMERS)"
 	@$(PYTHON) -m venv --clear $(NEWCOMERS)
 	@$(NEWCOMERS)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
+	@touch $@
+
+$(NEWCOMERS)/.stamp: $(PACKAGED) | $(NEWCOMERS)/.stamp-torch
+	@rm -f $@
+	@$(MAKE) wheel
+	@echo "[newcomers] installing the wheel into $(NEWCOMERS)"
+	@$(NEWCOMERS)/bin/python -m pip uninstall -qqy pybeam-search
 	@$(NEWCOMERS)/bin/python -m pip install -qq --disable-pip-version-check --find-links dist pybeam-search
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""README and each page of docs/start and docs/howto, typed by somebody who has pip and no clone."""
+"""README and each page of docs, docs/start and docs/howto, typed by somebody who has pip and no clone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from support.pages import ADDRESS, PAGES, ROOT, Block, blocks_of
 from support.paths import MODEL
 
 DOCS = ROOT / "docs"
-TYPED = [page for page in PAGES if page.parent in (ROOT, DOCS / "start", DOCS / "howto")]
+FOLDERS = (ROOT, DOCS, DOCS / "start", DOCS / "howto")
+TYPED = [page for page in PAGES if page.parent in FOLDERS and blocks_of(page)]
 # the reader of a how-to has begun somewhere
 INSTALLED = Block("sh", 'pip install "pybeam-search[examples]"', 0)
 # nobody types these: they need machines, programs that are not Python's, or a clone
