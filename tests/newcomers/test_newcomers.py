@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,14 +54,18 @@ def name_of(page: Path) -> str:
 def hub(tmp_path_factory) -> Iterator[str]:
     """The address of a hub that has small models under the names of the pages."""
     pytest.importorskip("transformers")
-    from support.text_folders import save_chat
+    from support.text_folders import change, save_chat
     from support.tiny_whisper import save_whisper
     from support.wav2vec2_files import write_wav2vec2
+
+    def save_long_chat(folder: Path) -> None:
+        save_chat(folder, kind="qwen3")
+        change(folder / "config.json", max_position_embeddings=1024)
 
     with serving_hub() as hub:
         hub.add("Helsinki-NLP/opus-mt-es-en", files_of(MODEL))
         for name, save in (
-            ("Qwen/Qwen3-0.6B", functools.partial(save_chat, kind="qwen3")),
+            ("Qwen/Qwen3-0.6B", save_long_chat),
             ("openai/whisper-tiny", save_whisper),
             ("facebook/wav2vec2-base-960h", write_wav2vec2),
         ):
