@@ -24,7 +24,6 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
-from pybeam.backends.forks import watch_forks
 from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
 from pybeam.contracts import (
@@ -35,6 +34,7 @@ from pybeam.contracts import (
     SelectOptions,
     Survivors,
 )
+from pybeam.platforms import watch_forks
 
 log = logging.getLogger(__name__)
 

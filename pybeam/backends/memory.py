@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import poison
+from pybeam.platforms import huge_pages
 
 # of memory that processors address as one; smaller arrays stay in a cache
 HUGE_PAGE = 1 << 21
@@ -64,20 +65,11 @@ class Arena:
 
     def _map(self, size: int) -> bool:
         """Go on in new memory of so many bytes. Returns whether there is any in huge pages."""
-        if not hasattr(mmap, "MADV_HUGEPAGE"):
-            return False
-        try:
-            # a page more, so that arrays begin where a page does
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            pages = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
-            first = -torch.frombuffer(pages, dtype=torch.uint8).data_ptr() % HUGE_PAGE
-            # one at the end would hold little
-            pages.madvise(mmap.MADV_HUGEPAGE, first, size // HUGE_PAGE * HUGE_PAGE)
-        except OSError:
-            # a kernel without them, or a limit of memory, which `torch.empty` says better
-            return False
-        self._pages, self._next, self._end = pages, first, first + size
-        return True
+        found = huge_pages(size, HUGE_PAGE)
+        if found is not None:
+            self._pages, self._next = found
+            self._end = self._next + size
+        return found is not None
 
 
 _together: ContextVar[Arena | None] = ContextVar("_together", default=None)

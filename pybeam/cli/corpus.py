@@ -22,8 +22,9 @@ from pybeam.cli.options.speed import ScheduleOptions
 from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
-from pybeam.corpus.executors import Plan, Processes, best_plan, usable_cores
+from pybeam.corpus.executors import Plan, Processes, best_plan
 from pybeam.corpus.run import Listener, Summary
+from pybeam.platforms.system import can_fork, usable_cores
 
 # options that change no result, or that the manifest knows from elsewhere
 UNCOMPARED = {
@@ -83,7 +84,7 @@ def _executor(job: Job, options: CorpusOptions, on_ray: bool, num_parts: int) ->
             plan = Plan(options.processes, job.threads or 1)
         else:
             cores = job.threads or usable_cores()
-            plan = best_plan(num_parts, cores)
+            plan = best_plan(num_parts, cores) if can_fork() else Plan(1, cores)
         if plan.processes > 1:
             with as_failures():
                 return Processes(job, plan.processes, plan.threads)

@@ -9,6 +9,8 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+from pybeam.platforms.system import lines_of_proc
+
 DISTRIBUTION = "pybeam-search"
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 # instruction sets that change what a kernel does
@@ -35,15 +37,13 @@ def cpu_flags() -> list[str]:
 
 def _cpuinfo(*names: str) -> list[str]:
     """The values behind these names, core by core."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = lines_of_proc("cpuinfo")
     return [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
 
 
 def openmp() -> list[str]:
     """Paths of the OpenMP libraries in this process, as Linux tells them. Two are one too many."""
-    path = Path("/proc/self/maps")
-    text = path.read_text() if path.exists() else ""
+    text = "\n".join(lines_of_proc("self/maps"))
     return sorted(set(re.findall(r"/\S*lib(?:g|i)?omp[-\w.]*\.so[.\d]*", text)))
 
 

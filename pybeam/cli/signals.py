@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-# SIGHUP does not exist everywhere
-ENDING = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+from pybeam.platforms.system import ENDING
+
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections import deque
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import click
 from pybeam.corpus.parts import Line
 from pybeam.corpus.readers import BOM
 from pybeam.corpus.tasks import text_of
+from pybeam.platforms.system import is_ready
 
 CHUNK_BYTES = 1 << 20
 # a writer who is silent for so long has paused
@@ -48,18 +48,13 @@ class LineReader:
     def _fill(self, may_wait: bool) -> bool:
         """Read more. Returns whether there is a line now."""
         while not self._lines and not self.has_ended:
-            if not may_wait and not self._is_ready(PAUSE_SECONDS):
+            if not may_wait and not is_ready(self._fd, PAUSE_SECONDS):
                 break
             # a blocking read would notice a Ctrl-C that came just before it only when it returns
-            while not self._is_ready(WAIT_SECONDS):
+            while not is_ready(self._fd, WAIT_SECONDS):
                 pass
             self._read()
         return bool(self._lines)
-
-    def _is_ready(self, seconds: float) -> bool:
-        if os.name == "nt":  # select knows only sockets there
-            return True
-        return bool(select.select([self._fd], [], [], seconds)[0])
 
     def _read(self) -> None:
         try:

@@ -10,12 +10,8 @@ because the weights are loaded once. So with C cores the choice is the P that ma
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import multiprocessing
-import os
-import signal
-import sys
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,9 +25,8 @@ import torch
 from pybeam.corpus.job import Job
 from pybeam.corpus.parts import CorpusError, FinishedPart, Part
 from pybeam.corpus.worker import Worker
+from pybeam.platforms.system import belong_to_parent, can_fork
 
-# of prctl, on Linux
-PR_SET_PDEATHSIG = 1
 # a part whose process ended is decoded again; if that process ends too, it is the part's fault
 ATTEMPTS = 2
 # benchmarks/corpus_runs.py measures it
@@ -84,10 +79,14 @@ class Processes:
         threads: CPU threads of each.
 
     Raises:
-        OSError, TypeError, ValueError: as `Job.open`; and the model is on a GPU.
+        OSError, TypeError, ValueError: as `Job.open`; the model is on a GPU, or this is not Linux.
     """
 
     def __init__(self, job: Job, num: int, threads: int = 1) -> None:
+        if not can_fork():
+            raise CorpusError(
+                "several processes need `os.fork`, which only Linux has for this; leave --processes out"
+            )
         self._job, self._num, self._threads = job, num, threads
         # threads of OpenMP would not be there in a copy of this process
         torch.set_num_threads(1)
@@ -200,10 +199,7 @@ class Processes:
 
     def _serve(self, connection: Connection, others: list[Connection]) -> None:
         """Decode what comes until the other side is closed. This is the life of a process of the pool."""
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _end_with_parent()
+        belong_to_parent()
         for other in others:
             other.close()
         torch.set_num_threads(self._threads)
@@ -217,15 +213,6 @@ class Processes:
                 except Exception as error:
                     answer = f"{type(error).__name__}: {error}"
                 connection.send(answer)
-
-
-def _end_with_parent() -> None:
-    """A process that is killed cannot end its children, so the system does it."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 class Plan(NamedTuple):
@@ -245,10 +232,3 @@ def best_plan(num_parts: int, cores: int) -> Plan:
     """Return the fastest use of the cores; of equal ones that with the fewest processes."""
     plans = [Plan(num, cores // num) for num in range(1, cores + 1)]
     return min(plans, key=lambda plan: relative_seconds(num_parts, plan))
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pybeam.corpus.parts import CorpusError, new_digest
+from pybeam.platforms import at_fork
+from pybeam.platforms.system import hold, sync_folder
 
 UNFINISHED = ".unfinished"
 PART_DIGITS = 5
@@ -27,8 +29,7 @@ def _let_go() -> None:
     _HELD.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+at_fork(_let_go)
 
 
 class Folder:
@@ -93,20 +94,19 @@ class Folder:
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)
                 sync_folder(self.path.parent)
-            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise CorpusError(f"cannot write into {self.path}: {error.strerror}") from error
-        # only systems that have it have such locks
-        import fcntl
-
         try:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+                is_ours = hold(lock)
+            except OSError:
+                is_ours = False
+            if not is_ours:
                 raise CorpusError(
                     f"another run is writing into {self.path}; wait until it ends, or give another "
                     "--output-dir"
-                ) from error
+                )
             _HELD.add(lock)
             yield
         finally:
@@ -181,12 +181,3 @@ def checksum_of(path: Path) -> str | None:
             return hashlib.file_digest(file, new_digest).hexdigest()
     except OSError:
         return None
-
-
-def sync_folder(path: Path) -> None:
-    """Put the names in a folder on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -15,6 +15,7 @@ from pybeam.hub.failures import require_hub
 from pybeam.hub.needed import weights_among
 from pybeam.models.checkpoint import shards_of
 from pybeam.models.onnx import DECODER
+from pybeam.platforms.system import link
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def _to_safetensors(folder: Path, target: Path) -> None:
     with complete_folder(target) as unfinished:
         write_safetensors(folder, unfinished)
         for path in other_files(folder):
-            (unfinished / path.name).symlink_to(path.absolute())
+            link(unfinished / path.name, path.absolute())
 
 
 CONVERSIONS: dict[str, Callable[[Path, Path], None]] = {

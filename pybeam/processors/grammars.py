@@ -23,6 +23,7 @@ from pybeam.backends.arrays import NULL_SLOT
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
+from pybeam.platforms.system import usable_cores
 from pybeam.processors.base import INF, INT, Processor, Stage, check_stage
 
 # JSON as Python's `json.dumps` writes it: a value has one form
@@ -100,9 +101,7 @@ class GrammarConstraint(Processor):
 
 def works_beside(device: torch.device) -> bool:
     """Whether there are processors for the threads that make masks beside those of the model."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    num_cpus = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return device.type != "cpu" or num_cpus >= 2 * torch.get_num_threads()
+    return device.type != "cpu" or usable_cores() >= 2 * torch.get_num_threads()
 
 
 class Kept(NamedTuple):

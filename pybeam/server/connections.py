@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -14,6 +12,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from pybeam.platforms.system import raise_file_limit
 from pybeam.server.clients import Addresses
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
@@ -279,17 +278,3 @@ def bounded(settings: Settings) -> type[Bounded]:
     bounds = {"crowd": crowd, "seconds": settings.body_timeout}
     socket_class = type("BoundedSocket", (BoundedSocket,), bounds)
     return type("Bounded", (Bounded,), bounds | {"socket_class": socket_class})
-
-
-def raise_file_limit() -> int:
-    """Let this process open as many files as it may; the usual limit is 1024. Returns how many."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return sys.maxsize
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS may name a limit that it does not grant
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if granted == resource.RLIM_INFINITY else granted

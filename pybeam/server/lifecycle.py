@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from pybeam.platforms.system import HANGUP
 from pybeam.server.connections import bounded
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.gates import Gate
@@ -104,9 +105,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list | None = None) -> None:
         """Start to listen, say where, and begin to make the application."""
         self._loop = asyncio.get_running_loop()
-        # Windows has none, and a terminal that is closed means that its programs end
-        if hasattr(signal, "SIGHUP") and (self._reload or not os.isatty(0)):
-            self._loop.add_signal_handler(signal.SIGHUP, self._read_again)
+        # a terminal that is closed means that its programs end
+        if HANGUP is not None and (self._reload or not os.isatty(0)):
+            self._loop.add_signal_handler(HANGUP, self._read_again)
         await super().startup(sockets)
         for server in getattr(self, "servers", []):
             for socket in server.sockets:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from pybeam.hub.needed import weights_among
+from pybeam.platforms.system import lines_of_proc
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 
@@ -121,10 +122,7 @@ class Loading:
 
 def _num_read(thread: int) -> int | None:
     """Return the bytes that a thread has read from files, as Linux counts them; None: nobody does."""
-    try:
-        lines = Path(f"/proc/self/task/{thread}/io").read_text().splitlines()
-    except OSError:
-        return None
+    lines = lines_of_proc(f"self/task/{thread}/io")
     return next((int(line.split()[1]) for line in lines if line.startswith("rchar:")), None)
 
 

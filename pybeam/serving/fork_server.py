@@ -74,13 +74,13 @@ class ForkServer:
         with self._lock:
             self._is_over = True
             self._hang_up()
-            self._is_alive(0)
+            self._is_alive(may_wait=True)
 
-    def _is_alive(self, options: int = os.WNOHANG) -> bool:
-        """Return whether the server runs. With other options of `os.waitpid`: wait until it has ended."""
+    def _is_alive(self, *, may_wait: bool = False) -> bool:
+        """Return whether the server runs, after it has ended if this may wait."""
         # it may have ended before, if the program ignores what becomes of children, or waits for all of them
         with contextlib.suppress(ChildProcessError):
-            if self._pid and os.waitpid(self._pid, options) == (0, 0):
+            if self._pid and os.waitpid(self._pid, 0 if may_wait else os.WNOHANG) == (0, 0):
                 return True
         self._pid = 0  # the number may now be that of another child
         return False

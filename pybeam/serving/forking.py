@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 from weakref import WeakSet
+
+from pybeam.platforms import at_fork
 
 
 class HasThreads(Protocol):
@@ -27,5 +28,4 @@ def _tell() -> None:
         service.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell)
+at_fork(_tell)

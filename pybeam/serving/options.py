@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, TypedDict
 
 from pybeam.arguments import number
 from pybeam.decoder import Decoder
+from pybeam.platforms.system import can_fork
 
 OnDeadline = Literal["raise", "best"]
 
@@ -73,7 +73,7 @@ def check_replicas(name: str, given: Any) -> Sequence[Decoder]:
 
 def check_can_fork(name: str, decoders: Sequence[Decoder]) -> None:
     """Raise ValueError if copies of this process could not compute with these decoders."""
-    if not hasattr(os, "fork"):
+    if not can_fork():
         raise ValueError("`processes` needs `os.fork`, which this system lacks; let threads decode")
     for model in (decoder.model for decoder in decoders):
         if model.device.type != "cpu":

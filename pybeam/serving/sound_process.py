@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import wave
 import weakref
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from pybeam.platforms.system import can_fork
 from pybeam.serving.fork_server import ForkServer
 from pybeam.speech.containers import Damaged
 from pybeam.speech.sound import SoundFile
@@ -56,7 +56,7 @@ class SoundProcesses:
     @staticmethod
     def are_possible() -> bool:
         """Whether this system bounds processes so, and the package av is there, which could crash."""
-        return sys.platform == "linux" and importlib.util.find_spec("av") is not None
+        return can_fork() and importlib.util.find_spec("av") is not None
 
     def start(self) -> None:
         """Begin the process that the others are copies of."""

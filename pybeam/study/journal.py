@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pybeam.arguments import ArgumentError
+from pybeam.platforms.system import hold
 
 HEADING = {"pybeam": "journal of a comparison", "version": 1}
 
@@ -44,21 +45,17 @@ class Journal:
 
     def _hold(self, path: Path) -> None:
         """Keep others from writing the file until it is closed, where a system can."""
-        try:
-            import fcntl
-        except ImportError:
-            return
         assert self._file is not None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"`journal` must be a file that no other comparison writes, but one writes {path}; wait for "
-                "its end, or use another file"
-            ) from error
+            is_ours = hold(self._file.fileno())
         except OSError:
             # a file system without locks
             return
+        if not is_ours:
+            raise ValueError(
+                f"`journal` must be a file that no other comparison writes, but one writes {path}; wait for "
+                "its end, or use another file"
+            )
 
     def _read(self, path: Path) -> int:
         """Read the lines; returns the bytes of those that are whole."""

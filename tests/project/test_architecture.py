@@ -44,7 +44,7 @@ CORE = [
     ["automata", "kvcache", "ops"],
     ["backends", "scoring", "stopping", "text"],
     ["triton_kernels"],
-    ["arguments", "contracts", "limits"],
+    ["arguments", "contracts", "limits", "platforms"],
 ]
 FLOORS = WINGS + CORE
 # they stand outside: the public face and the way in import everything, and nothing inside imports them

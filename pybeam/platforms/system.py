@@ -1,0 +1,127 @@
+"""Processes, signals, locks, links and limits: what programs and services ask of a system."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+# the signals that end a process
+ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+#: tells a server to read files again; None: this system has no such signal
+HANGUP = getattr(signal, "SIGHUP", None)
+# of prctl, on Linux
+PR_SET_PDEATHSIG = 1
+# the place of a lock on Windows, which keeps others from reading the byte: no file is as long
+BEYOND = 1 << 40
+
+
+def can_fork() -> bool:
+    """Whether a copy of this process may compute. On macOS, libraries of the system forbid it."""
+    return sys.platform == "linux" and hasattr(os, "fork")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def belong_to_parent() -> None:
+    """Leave Ctrl-C and a closed terminal to the process that forked this one, and end with that process.
+
+    A process that is killed cannot end its children, so the system does it.
+    """
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def lines_of_proc(name: str) -> list[str]:
+    """Return the lines of a file in Linux's /proc; elsewhere none."""
+    try:
+        return Path("/proc", name).read_text("utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def hold(fd: int) -> bool:
+    """Lock an open file until it is closed. Returns False if another process has locked it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return _hold_on_windows(fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _hold_on_windows(fd: int) -> bool:
+    import msvcrt
+
+    place = os.lseek(fd, 0, os.SEEK_CUR)
+    os.lseek(fd, BEYOND, os.SEEK_SET)
+    try:
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except PermissionError:
+        return False
+    finally:
+        os.lseek(fd, place, os.SEEK_SET)
+    return True
+
+
+def sync_folder(path: Path) -> None:
+    """Put the names in a folder on the disk. Windows opens no folder, and does so itself."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def link(path: Path, target: Path) -> None:
+    """Make `path` a link to a file, or a copy where only an administrator makes links."""
+    try:
+        path.symlink_to(target)
+    except (OSError, NotImplementedError):
+        shutil.copyfile(target, path)
+
+
+def is_ready(fd: int, seconds: float) -> bool:
+    """Whether a file, a pipe or a terminal can be read within this time."""
+    if sys.platform == "win32":  # select knows only sockets there
+        return True
+    return bool(select.select([fd], [], [], seconds)[0])
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may; the usual limit is 1024. Returns how many."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return sys.maxsize
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS may name a limit that it does not grant
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if granted == resource.RLIM_INFINITY else granted
