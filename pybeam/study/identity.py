@@ -38,12 +38,18 @@ OF_CLASSES |= {"__static_attributes__", "_abc_impl", "__annotations__", "__annot
 def digest(*parts: object) -> str:
     """Return a hash of all these parts, of objects in them, and of code with the globals that it names.
 
-    A part that cannot be told from others, such as an object of a library in C, has another hash each time.
+    An object that says how it is pickled is what it would be made of. A part that cannot be told from others
+    has another hash each time.
     """
-    found = hashlib.sha256()
+    return digest_and_unknown(*parts)[0]
+
+
+def digest_and_unknown(*parts: object) -> tuple[str, list[str]]:
+    """Return that hash, and the types of the objects for which it is another one each time."""
+    found, unknown = hashlib.sha256(), list[str]()
     for part in parts:
-        found.update(_Description().of(part).encode() + b"\n")
-    return found.hexdigest()[:24]
+        found.update(_Description(unknown).of(part).encode() + b"\n")
+    return found.hexdigest()[:24], unknown
 
 
 def digest_of(request: Request) -> str:
@@ -54,7 +60,8 @@ def digest_of(request: Request) -> str:
 class _Description:
     """Texts of values, in which one that was met before is only its number."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: list[str]) -> None:
+        self._unknown = unknown
         self._met: dict[int, int] = {}
         # ids are of values that live
         self._alive: list[Any] = []
@@ -68,12 +75,15 @@ class _Description:
         self._met[id(value)] = len(self._alive)
         self._alive.append(value)
         if self._depth >= DEEPEST or len(self._alive) > MOST:
-            return _unlike_others()
+            return self._unlike_others(value)
         self._depth += 1
         try:
             return self._new(value)
         finally:
             self._depth -= 1
+
+    def _alone(self, value: Any) -> str:
+        return _Description(self._unknown).of(value)
 
     def _inside(self, values: Iterable[Any]) -> str:
         return ", ".join(map(self.of, values))
@@ -84,20 +94,25 @@ class _Description:
                 return describe(value)
         if isinstance(value, LOCKS):
             return "lock"
+        kind, pickled = self._of_class(type(value)), _pickled(value)
+        if pickled:
+            return f"{kind} made by {self.of(pickled)}"
         text = repr(value)
         state = dict(_state(value))
-        if state or type(value).__repr__ is object.__repr__:
-            has_fields = hasattr(value, "__dict__") or state
-            kind = self._of_class(type(value))
-            return f"{kind} {self.of(state) if has_fields else _unlike_others()}"
-        return _unlike_others() if ADDRESS.search(text) else f"{self._of_class(type(value))} {text}"
+        if state or (hasattr(value, "__dict__") and type(value).__repr__ is object.__repr__):
+            return f"{kind} {self.of(state)}"
+        return self._unlike_others(value) if ADDRESS.search(text) else f"{kind} {text}"
+
+    def _unlike_others(self, value: Any) -> str:
+        self._unknown.append(type(value).__qualname__)
+        return secrets.token_hex(16)
 
     def _kinds(self) -> list[tuple[Any, Callable[[Any], str]]]:
         return [
             (Tensor, _of_tensor),
             (np.ndarray, self._of_array),
             (list | tuple, self._of_list),
-            (set | frozenset, lambda value: f"set {sorted(map(_Description().of, value))}"),
+            (set | frozenset, lambda value: f"set {sorted(map(self._alone, value))}"),
             (Mapping, lambda value: f"{{{self._inside(_flat(value.items()))}}}"),
             (functools.partial, lambda value: f"partial({self._inside(_of_partial(value))})"),
             (MethodType, lambda value: self._inside((value.__func__, value.__self__))),
@@ -172,6 +187,23 @@ def _is_of_library(module: str | None) -> bool:
     return "site-packages" in file or "dist-packages" in file
 
 
+def _pickled(value: Any) -> list[Any]:
+    """What pickle makes an object of, where its class says so; empty: it does not, or cannot be pickled."""
+    kind = type(value)
+    says = ("__reduce__", "__reduce_ex__", "__getstate__")
+    if kind.__module__ == "builtins" or not any(
+        name in vars(one) for one in kind.__mro__[:-1] for name in says
+    ):
+        return []
+    try:
+        made = value.__reduce_ex__(2)
+    except Exception:
+        return []
+    if isinstance(made, str):
+        return [made]
+    return [*made[:3], *(list(part) for part in made[3:5] if part is not None)]
+
+
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of an object, without those that are computed from others when they are asked for."""
     classes = type(value).__mro__
@@ -240,7 +272,3 @@ def _of_tensor(value: Tensor) -> str:
 
 def _hash(data: Any) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _unlike_others() -> str:
-    return secrets.token_hex(16)

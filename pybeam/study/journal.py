@@ -43,6 +43,11 @@ class Journal:
         if not whole:
             self._write(HEADING)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
     def _hold(self, path: Path) -> None:
         """Keep others from writing the file until it is closed, where a system can."""
         assert self._file is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
 from pybeam.search.overrides import with_default_prefix
 from pybeam.study.exact import exact_search
-from pybeam.study.identity import digest, digest_of
+from pybeam.study.identity import digest, digest_and_unknown, digest_of
 from pybeam.study.journal import Journal
 
 # a source that is decoded first, so that what is done once is not timed
@@ -83,17 +84,26 @@ class Run(ABC):
     Attributes:
         name: of the search.
         by: says what its results depend on, besides the source.
+        unknown: types of objects that cannot be told from others, so that no other call finds a result.
         proves: whether it may prove that no output is more probable.
     """
 
     name: str
     by: str
+    unknown: Sequence[str] = ()
     proves = False
 
     def records(self, requests: Sequence[Request], journal: Journal, tell: Tell) -> list[Record]:
         """Return a record of each request, of which the journal may have some; `tell` is called for each.
 
         Raises RuntimeError if all fail."""
+        if journal.is_kept and self.unknown:
+            warnings.warn(
+                f"the journal cannot give the outputs of {self.name!r} to another call: it depends on "
+                f"{', '.join(sorted({*self.unknown}))}, whose objects cannot be told from others; those of a "
+                "class that can be pickled can",
+                stacklevel=3,
+            )
         sources = [digest_of(request) for request in requests]
         found: dict[int, Record] = {}
         for place, source in enumerate(sources):
@@ -143,9 +153,8 @@ class DecoderRun(Run):
     def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request]) -> None:
         self.name, self._decoder = name, decoder
         algorithm = decoder.algorithm
-        self.by = digest(
-            name, repr(decoder), algorithm, decoder.schedule, _probe(decoder, requests)
-        )
+        depends_on = repr(decoder), algorithm, decoder.schedule, _probe(decoder, requests)
+        self.by, self.unknown = digest_and_unknown(name, *depends_on)
 
     def _decoded(self, requests: list[Request]) -> Iterator[tuple[int, Record]]:
         before = time.process_time()

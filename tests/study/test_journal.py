@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 
 import pybeam
-from pybeam.study.identity import digest
+from pybeam.study.identity import digest, digest_and_unknown
 from pybeam.study.journal import Journal
+from support.paths import MODEL
 from support.search_models import random_model
 
 GREEDY = {"greedy": pybeam.greedy(max_length=4)}
@@ -105,7 +107,43 @@ def test_code_of_classes_and_defaults_of_names_count():
     keyed.__kwdefaults__["weight"] = 1.0
 
 
-@pytest.mark.parametrize("value", [object(), torch.Generator(), iter([1])])
+TOKENIZER = None
+
+
+def shortened(logits, rows):
+    """A function that names a tokenizer."""
+    logits[:, TOKENIZER.encode("Jesús").tokens[:1]] -= 100.0
+    return logits
+
+
+def words(num: int):
+    tokenizers = pytest.importorskip("tokenizers")
+    return tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(num)}, "w0"))
+
+
+def test_a_function_that_names_a_tokenizer_is_told_by_its_vocabulary(monkeypatch):
+    found = []
+    for make in [partial(words, 150), partial(words, 151), partial(pybeam.load_tokenizer, MODEL)]:
+        for tokenizer in (make(), make()):
+            monkeypatch.setitem(globals(), "TOKENIZER", tokenizer)
+            found.append(digest_and_unknown(shortened))
+    assert not any(unknown for _, unknown in found)
+    assert found[::2] == found[1::2]
+    assert len({text for text, _ in found}) == 3
+
+
+def test_a_journal_says_what_it_cannot_keep(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "TABLE", {"factor": (one for one in ())})
+    search = {"greedy": pybeam.greedy(max_length=4, processors=[unread])}
+    with pytest.warns(UserWarning, match="outputs of 'greedy' to another call: .* generator"):
+        outputs(tmp_path / "journal", random_model(7, vocab_size=7), search)
+
+
+def unread(logits, rows):
+    return logits if TABLE else None
+
+
+@pytest.mark.parametrize("value", [object(), (one for one in ()), iter([1])])
 def test_what_cannot_be_told_apart_is_never_the_same(value):
     assert digest(value) != digest(value)
 
