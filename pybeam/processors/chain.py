@@ -51,7 +51,10 @@ class ProcessorChain:
     ) -> None:
         self._backend = backend
         self._processors = [_DeviceProcessor(p, device) for p in processors]
-        self._runs = _runs(self._processors, device, backend)
+        selecting = [one for one in self._processors if getattr(one.processor, "selects", False)]
+        self.rule: Any = selecting[0] if selecting else None
+        others = [one for one in self._processors if one not in selecting]
+        self._runs = _runs(others, device, backend)
         self._ends_in_columns = bool(processors) and _gives_columns(processors[-1])
         # those that no program knows, and slots where one of them has something to do
         rules = [edit_of(p) or edit_of(p, "step_edit") for p in processors]
@@ -73,8 +76,6 @@ class ProcessorChain:
         ]
         reach = max((p.prefix_reach for p in known), default=0)
         self.prefix_reach = reach if len(known) == len(processors) else None
-        selecting = (one for one in self._processors if getattr(one.processor, "selects", False))
-        self.rule: Any = next(selecting, None)
         self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
         self.prompts = torch.zeros(0, 0, dtype=torch.int32, device=device)
         self.columns: Columns | None = None

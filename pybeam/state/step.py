@@ -43,12 +43,13 @@ class Step:
     ) -> None:
         self.rows = rows
         self._arrays, self._program = arrays, program
-        active, chain = arrays.active, arrays.processors
+        active, chain, rule = arrays.active, arrays.processors, arrays.processors.rule
         # whether the step sees columns in place of the vocabulary; a target may be any token
         self._narrows = arrays.can_narrow and not active.target
         # whether something changes what the program has chosen
         is_given = active.target or (arrays.demotes and active.prefix)
-        self._adjusts = is_given or chain.perturbs or chain.rule is not None
+        selects = rule is not None and rule.processor.acts_on_candidates
+        self._adjusts = is_given or chain.perturbs or selects
         if self._narrows:
             rows.wanted = chain.wanted(rows)
         elif is_forced and not self._adjusts and arrays.skips_forced:

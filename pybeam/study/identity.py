@@ -188,7 +188,7 @@ def _is_of_library(module: str | None) -> bool:
 
 
 def _pickled(value: Any) -> list[Any]:
-    """What pickle makes an object of, where its class says so; empty: it does not, or cannot be pickled."""
+    """Return what pickle makes an object of, where its class says so; empty: it says nothing, or fails."""
     kind = type(value)
     says = ("__reduce__", "__reduce_ex__", "__getstate__")
     if kind.__module__ == "builtins" or not any(

@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -34,7 +35,8 @@ from pybeam.diversity import Diversity
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, Processor
 from pybeam.search.algorithms import Algorithm
-from pybeam.study.ruled_select import Candidates, Moments, check_like, ruled_select
+from pybeam.study.candidates import Candidates
+from pybeam.study.ruled_select import Moments, check_like, ruled_select
 
 __all__ = ["Beam", "Candidates", "Rule", "rule"]
 
@@ -60,14 +62,24 @@ class Beam:
         self.rows = rows  #: `pybeam.models.Rows` of the step, for their tokens
 
     @cached_property
-    def _lines(self) -> dict[str, Tensor]:
-        """The columns [A, n] of these slots, by array."""
-        beams, slot = self._beams, self._slot
-        return {name: getattr(beams, name).index_select(0, slot) for name in ("ints", "floats")}
+    def _ints(self) -> Tensor:
+        """[A, n], the columns of these slots."""
+        return self._beams.ints.index_select(0, self._slot)
+
+    @cached_property
+    def _floats(self) -> Tensor:
+        return self._beams.floats.index_select(0, self._slot)
 
     def _column(self, name: str) -> Tensor:
         array, place = PLACES[name]
-        return self._lines[array][:, place, None]
+        return (self._ints if array == "ints" else self._floats)[:, place, None]
+
+    @cached_property
+    def _scoring(self) -> Any:
+        """The numbers of `Scoring` [A] as `final_score` takes those of beams."""
+        values = self._floats.double()
+        names = ("alpha", "offset", "scale", "reward", "cap")
+        return SimpleNamespace(**{name: values[:, PLACES[name][1]] for name in names})
 
     @property
     def width(self) -> Tensor:
@@ -128,7 +140,7 @@ class Beam:
         """
         chosen = self._chosen  # [A, T, C]
         if chosen is None or not chosen.numel():
-            return self._lines["ints"].new_full((len(self._slot), 1), -1)
+            return self._ints.new_full((len(self._slot), 1), -1)
         step = self.num_generated.long().clamp(min=0)
         is_told = step < chosen.shape[1]
         place = torch.where(is_told, step, 0)[..., None].expand(-1, 1, chosen.shape[2])
@@ -136,7 +148,8 @@ class Beam:
 
     def final_score(self, score: Tensor, length: Tensor) -> Tensor:
         """[A, n] float32, by the beam's scoring, for accumulated scores and lengths [A, n]."""
-        return final_score(self._beams, self._slot, score, length)
+        every: Any = slice(None)
+        return final_score(self._scoring, every, score, length)
 
 
 @dataclass(frozen=True)
@@ -229,7 +242,8 @@ class Rule(Processor):
 
     def _given(self, slot: Tensor, data: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         """Whether the rule is on in slots [A], and its options there, all [A, 1]."""
-        is_on, *values = (one[slot, None] for one in data[: 1 + len(self.options)])
+        given = data[: 1 + len(self.options)]
+        is_on, *values = (one.index_select(0, slot)[:, None] for one in given)
         return is_on, dict(zip((name for name, _ in self.options), values, strict=True))
 
     def _bound(self, moment: str, given: dict[str, Tensor], beam: Beam) -> Hook | None:
@@ -272,6 +286,8 @@ class Rule(Processor):
         stops = self.stop(beam, **own)
         check_like("what `stop` returns", stops, is_on)
         ends = (stops & is_on & (beam.num_generated > 0))[:, 0]
+        if ends.device.type == "cpu" and not ends.any():
+            return False
         reason = beams.reason[slot]
         beams.reason[slot] = torch.where(ends & (reason == RUNNING), HEURISTIC, reason)
         return True
