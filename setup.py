@@ -24,11 +24,19 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 # a struct names the fields that are not zero; GCC 12 finds uninitialised variables in its own headers
 EXCEPT = ["-Wno-missing-field-initializers", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
+IS_WINDOWS = sys.platform == "win32"
+# never -march=native: dispatch.cpp chooses the instruction set at run time
+# GCC 12 finds uninitialized variables in its own AVX-512 header
+FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
+# clang-cl, since Microsoft's own compiler has no instruction set for a part of a program
+FLAGS_ON_WINDOWS = ["/O2", "/std:c++20", "/EHsc", "/clang:-ffp-contract=off", "/W3"]
 
 
 def compiler() -> list[str]:
     """The command of the C++ compiler that the build will call, such as `ccache g++`; empty: none."""
     commands = ((os.environ.get("CXX") or "c++").split(), ["g++"])
+    if IS_WINDOWS:
+        commands = ([os.environ.setdefault("CXX", "clang-cl")],)
     return next((command for command in commands if shutil.which(command[0])), [])
 
 
@@ -92,9 +100,7 @@ def extension() -> dict:
     if has_cuda and not torch.cuda.is_available():
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0;9.0a")
     files = sorted(p for p in Path("csrc").rglob("*.*") if has_cuda or "cuda" not in p.parts)
-    # never -march=native: dispatch.cpp chooses the instruction set at run time
-    # GCC 12 finds uninitialized variables in its own AVX-512 header
-    flags = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
+    flags = list(FLAGS_ON_WINDOWS if IS_WINDOWS else FLAGS)
     link_flags = []
     if sanitizer := os.environ.get("PYBEAM_SANITIZE"):
         flags += sanitizer_flags(sanitizer)
@@ -131,7 +137,16 @@ def extension() -> dict:
     }
 
 
+def follow_link() -> None:
+    """Put a copy in the place of the tracked link where a checkout has a file with the link's target."""
+    link = Path("pybeam/triton_kernels")
+    if link.is_file():
+        link.unlink()
+        shutil.copytree("triton_kernels", link)
+
+
 def main() -> None:
+    follow_link()
     reason = reason_not_to_build()
     if reason is not None:
         print(

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#ifdef __x86_64__
+#include "cpuid.h"
+#endif
 #ifdef PYBEAM_HAS_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,7 +21,7 @@ namespace {
 // and signal handlers then need larger stacks of their own.
 bool has_tiles() {
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
-    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+    return cpu_supports("amx-tile") && cpu_supports("amx-int8") &&
            syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
@@ -26,18 +29,15 @@ bool has_tiles() {
 bool is_supported(const Kernels& kernels) {
     if (&kernels == &kGenericKernels) return true;
 #ifdef __x86_64__
-    __builtin_cpu_init();
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("f16c");
+    const bool has_avx2 = cpu_supports("avx2") && cpu_supports("fma") && cpu_supports("f16c");
     if (&kernels == &kAvx2Kernels) return has_avx2;
-    if (&kernels == &kAvxVnniKernels) return has_avx2 && __builtin_cpu_supports("avxvnni");
-    const bool has_avx512 =
-        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (&kernels == &kAvxVnniKernels) return has_avx2 && cpu_supports("avxvnni");
+    const bool has_avx512 = has_avx2 && cpu_supports("avx512f") && cpu_supports("avx512dq") &&
+                            cpu_supports("avx512bw") && cpu_supports("avx512vl");
     if (&kernels == &kAvx512Kernels) return has_avx512;
-    const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
+    const bool has_vnni = has_avx512 && cpu_supports("avx512vnni");
     if (&kernels == &kAvx512VnniKernels) return has_vnni;
-    const bool has_bf16 = has_vnni && __builtin_cpu_supports("avx512bf16");
+    const bool has_bf16 = has_vnni && cpu_supports("avx512bf16");
 #ifdef PYBEAM_HAS_TILES
     if (&kernels == &kAmxInt8Kernels) return has_bf16 && has_tiles();
 #endif

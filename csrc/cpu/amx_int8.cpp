@@ -7,8 +7,8 @@
 
 #include "inner_headers.h"
 
-#pragma GCC target("amx-tile,amx-int8")
-#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")
+PYBEAM_TARGET(
+    "amx-tile,amx-int8,avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")
 
 namespace pybeam {
 namespace {
@@ -32,5 +32,7 @@ constexpr Kernels make_tile_kernels() {
 extern const Kernels kAmxInt8Kernels = make_tile_kernels();
 
 }  // namespace pybeam
+
+PYBEAM_END_OF_TARGET
 
 #endif  // PYBEAM_HAS_TILES

@@ -5,7 +5,7 @@
 
 #include "inner_headers.h"
 
-#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")
+PYBEAM_TARGET("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")
 
 namespace pybeam {
 namespace {
@@ -22,5 +22,7 @@ namespace {
 extern const Kernels kAvx512Kernels = make_kernels("avx512");
 
 }  // namespace pybeam
+
+PYBEAM_END_OF_TARGET
 
 #endif  // __x86_64__

@@ -5,7 +5,7 @@
 
 #include "inner_headers.h"
 
-#pragma GCC target("avxvnni,avx2,fma,f16c")
+PYBEAM_TARGET("avxvnni,avx2,fma,f16c")
 
 namespace pybeam {
 namespace {
@@ -22,5 +22,7 @@ namespace {
 extern const Kernels kAvxVnniKernels = make_kernels("avx_vnni");
 
 }  // namespace pybeam
+
+PYBEAM_END_OF_TARGET
 
 #endif  // __x86_64__

@@ -1,6 +1,7 @@
 """`setup.py` builds what this machine can build, and says what to do where it cannot."""
 
 import importlib.util
+import re
 import subprocess
 from types import ModuleType
 
@@ -97,3 +98,40 @@ def test_a_failed_build_names_the_reason_and_the_remedy(setup_py, has_cuda, monk
     assert "could not be built: the detected CUDA version mismatches" in message
     assert ("unset PYBEAM_CUDA" in message) == has_cuda
     assert "PYBEAM_NO_EXTENSION=1" in message
+
+
+def test_a_checkout_without_links(setup_py, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pybeam", "triton_kernels"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "triton_kernels" / "one.py").write_text("")
+    link = tmp_path / "pybeam" / "triton_kernels"
+    link.write_text("../triton_kernels")
+    setup_py.follow_link()
+    assert [path.name for path in link.iterdir()] == ["one.py"]
+    setup_py.follow_link()
+
+
+def test_windows_has_a_compiler_of_its_own(setup_py, monkeypatch):
+    monkeypatch.setattr(setup_py, "IS_WINDOWS", True)
+    monkeypatch.setenv("CXX", "clang-cl")
+    monkeypatch.setattr(setup_py.shutil, "which", lambda name: name)
+    assert setup_py.compiler() == ["clang-cl"]
+
+
+def test_kernels_name_their_instructions_for_every_compiler():
+    """Clang reads no `GCC target`, and needs a library for `__builtin_cpu_supports` on Windows."""
+    paths = [path for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cpp")]
+    texts = {path.name: path.read_text("utf-8") for path in paths}
+    own = [
+        name
+        for name in texts
+        if re.search(r"^#pragma GCC target|cpu_supports\(\"", texts[name], re.M)
+    ]
+    assert own == ["dispatch.cpp"]
+    assert not [name for name in texts if "__builtin_cpu" in texts[name]]
+    for name in texts:
+        opened, closed = (
+            len(re.findall(rf"^PYBEAM_{word}", texts[name], re.M)) for word in ("TARGET", "END")
+        )
+        assert opened == closed, name
