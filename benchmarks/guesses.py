@@ -3,8 +3,8 @@
 A guess is read in the call of the row that it follows, so that the next step needs no call of its own if all
 its rows were guessed. A row of a beam is one of several continuations of a row before it, and a guess
 behind each row is one of them. "guessed, m = 2" is the share of steps whose rows are all among the two best
-continuations of a row that go on: no guesser that gives each row two guesses can save more. Each call then
-reads 1 + m times the rows. All numbers are exact.
+continuations of a row that go on: no guesser that gives each row two guesses can save more. Guesses of one
+step make a call read 1 + m times the rows. All numbers are exact.
 """
 
 from __future__ import annotations
