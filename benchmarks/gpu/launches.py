@@ -54,6 +54,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "constraint, log_probs": pybeam.fixed_beam(
         5, processors=[processors.constraint(PAIRS)], **LIMIT
     ),
+    "must_contain": pybeam.fixed_beam(
+        5, processors=[processors.must_contain([[5, 6], [7]])], **LIMIT
+    ),
     "jacobi": pybeam.jacobi(**LIMIT),
     "hybrid_jacobi": pybeam.hybrid_jacobi(8, 32, **LIMIT),
 }

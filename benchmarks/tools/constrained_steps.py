@@ -7,7 +7,7 @@ All kinds decode in turn, again and again. Printed are the least milliseconds of
 processors, and of the thread of the search, and how much more they are than without a constraint. A JSON
 schema has two lines: its masks are made within the call, or while the model computes. `llguidance` is the
 time of processors within that library, and `ours` the rest of what the schema adds, as a share of the step
-without one.
+without one. Bans of eight pairs of tokens have a line in each form, and phrases one for each number of them.
 """
 
 from __future__ import annotations
@@ -72,6 +72,19 @@ def n_grams(tokens: list[int]) -> Automaton:
     )
 
 
+def without(pairs: list[list[int]]) -> Automaton:
+    """No output has one of these pairs, whose second tokens begin none."""
+    num, firsts = len(pairs), [first for first, _ in pairs]
+    source = [state for state in range(num + 1) for _ in firsts]
+    return Automaton.build(
+        [True] * (num + 1),
+        source=[*source, *range(1, num + 1)],
+        token=[*firsts * (num + 1), *(second for _, second in pairs)],
+        target=[*list(range(1, num + 1)) * (num + 1), *[-1] * num],
+        other=[0] * (num + 1),
+    )
+
+
 class Clock:
     """Seconds of processors within llguidance, while nobody else computes."""
 
@@ -90,7 +103,7 @@ class Clock:
         return timed
 
 
-def run(num_repeats: int) -> None:
+def run(num_repeats: int, only: list[str] | None) -> None:
     model, tokenizer = pybeam.load_model(MODEL), pybeam.load_tokenizer(MODEL)
     draw = np.random.default_rng(SEED)
     sources = draw.integers(10, model.vocab_size - 10, (SOURCES, 30)).tolist()
@@ -98,8 +111,15 @@ def run(num_repeats: int) -> None:
     chains: dict[str, list[Any]] = {"no constraint": []}
     for build in sparse, dense, n_grams:
         chains[build.__name__] = [processors.constraint(build(tokens))]
+    pairs = [tokens[50 * n : 50 * n + 2] for n in range(8)]
+    chains["bans, edits"] = [processors.suppress_sequences(pairs)]
+    chains["bans, automaton"] = [processors.constraint(without(pairs))]
+    for num in 1, 4:
+        chains[f"phrases, {num}"] = [processors.must_contain(pairs[:num])]
     for name in "schema, within", "schema, beside":
         chains[name] = [processors.json_schema(SCHEMA, tokenizer)]
+    if only is not None:
+        chains = {name: chains[name] for name in ("no constraint", *only)}
     decoders = {
         name: pybeam.Decoder(model, pybeam.fixed_beam(WIDTH, max_length=STEPS, processors=chain))
         for name, chain in chains.items()
@@ -128,6 +148,8 @@ def run(num_repeats: int) -> None:
             for one, p in zip(own, plain, strict=True)
         )
         print(f"{name:16}", *columns)
+    if "schema, within" not in least:
+        return
     ours = least["schema, within"][1] - plain[1] - min(of_library)
     print(f"llguidance {1e3 * min(of_library):.2f} ms a step; ours {100 * ours / plain[1]:.1f} %")
 
@@ -136,9 +158,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--only", nargs="+", metavar="KIND", help="some kinds, beside no constraint"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    run(arguments.repeats)
+    run(arguments.repeats, arguments.only)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.backends import defaults, packing, torch_gumbel, torch_plan
+from pybeam.backends import defaults, packing, torch_gumbel, torch_places, torch_plan
 from pybeam.backends import torch_automata as automata
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
@@ -303,6 +303,7 @@ draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 automaton_walk = automata.automaton_walk
 automaton_columns = automata.automaton_columns
 automaton_logits = automata.automaton_logits
+automaton_places = torch_places.automaton_places
 fill_panels = packing.fill_panels
 linear = layers.linear
 embed = layers.embed

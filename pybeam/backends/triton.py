@@ -45,6 +45,7 @@ from pybeam.triton_kernels.layers import gated as gated
 from pybeam.triton_kernels.layers import rms_norm as rms_norm
 from pybeam.triton_kernels.layers import rotary as rotary
 from pybeam.triton_kernels.logits.automata import automaton_walk as automaton_walk
+from pybeam.triton_kernels.logits.automaton_places import automaton_places as automaton_places
 from pybeam.triton_kernels.logits.automaton_rows import automaton_columns as automaton_columns
 from pybeam.triton_kernels.logits.automaton_rows import automaton_logits as automaton_logits
 from pybeam.triton_kernels.logits.edits import edit_logits as edit_logits

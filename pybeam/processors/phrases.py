@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,13 +15,17 @@ from pybeam.automata.phrases import Spellings, phrases_automaton
 from pybeam.automata.runs import widths
 from pybeam.backends import Backend
 from pybeam.backends.arrays import SelectInputs
-from pybeam.backends.torch_automata import NEEDED, OTHER, PoolArrays, edges_of
+from pybeam.backends.torch_automata import PoolArrays
+from pybeam.backends.torch_places import PlacesInputs, automaton_places
 from pybeam.contracts import EditRule, SelectOptions
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.automaton_pool import ANYTHING
-from pybeam.processors.base import INF, INT, Stage, check_ids, lists_of_ids
+from pybeam.processors.base import INT, Stage, check_ids, lists_of_ids
 from pybeam.processors.constraints import Constraint
+
+# of EOS, for the beams of a step; a step of more makes its own
+_BANS = torch.ones(4096, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,9 @@ class MustContain(Constraint):
         most = int(widths(self.automaton).max()) if self.allocates else 0
         return (torch.arange(most, dtype=INT),)
 
+    def constants(self) -> tuple[Tensor, ...]:
+        return (_BANS,)
+
     @property
     def by_source(self) -> bool:  # type: ignore[override]
         return bool(self.phrases)
@@ -80,134 +87,43 @@ class MustContain(Constraint):
         *,
         are_logits: bool,
     ) -> Tensor:
-        """`data` are as for a `Constraint`, with numbers of edges [S, M], padded with -1, before states."""
-        *own, child, state = data
+        """`data` are as for a `Constraint`, with numbers of edges [S, M] and `_BANS` before states."""
+        *own, child, bans, state = data
         allowed = super().spread(backend, logits, rows, (*own, state), are_logits=are_logits)
         if rows.inputs is None or not child.numel():
             return allowed
-        here = state[rows.row_slot.long(), rows.node.long()]
-        number = child.index_select(0, rows.row_slot)
-        return allocated(backend, allowed, rows, Edges.of(PoolArrays(*own[:-1]), here, number))
-
-
-class Edges(NamedTuple):
-    """Tokens that may follow rows, and how many are missing behind them."""
-
-    token: Tensor  # [R, M] int32, of every edge of a row's state; -1: none
-    missing: Tensor  # [R, M] int64, behind that token
-    others: Tensor  # [R] int64, behind a token without an edge
-    before: Tensor  # [R] int64, now
-
-    @classmethod
-    def of(cls, pool: PoolArrays, state: Tensor, number: Tensor) -> Edges:
-        """Return the edges of states [R] with these numbers [R, M]; -1: none."""
-        begin, end = edges_of(pool, state)
-        edge = begin[:, None] + number
-        is_edge = (number >= 0) & (edge < end[:, None])
-        edge = torch.where(is_edge, edge, 0)
-        return cls(
-            torch.where(is_edge, pool.token[edge], -1),
-            pool.number(pool.targets(edge, is_edge), NEEDED).long(),
-            pool.number(pool.number(state, OTHER), NEEDED).long(),
-            pool.number(state, NEEDED).long(),
+        assert rows.beam_score is not None
+        inputs, room = SelectInputs(*rows.inputs()), rows.beam_score.shape[1]
+        bans = bans[: len(inputs.width)]
+        if len(bans) < len(inputs.width):
+            bans = torch.ones_like(inputs.ban_eos)
+        # held hypotheses take part, as fewer kernels leave them out behind it
+        options = SelectOptions(
+            capacity=room,
+            eos_ids=rows.eos_ids,
+            normalise=False,
+            is_ended=inputs.is_ended,
+            ban_eos=bans,
         )
-
-    def behind(self, row: Tensor, token: Tensor) -> Tensor:
-        """Return how many tokens are missing if these rows [A, n] go on with these tokens [A, n]."""
-        is_here = self.token[row] == token[..., None]  # [A, n, M]
-        missing = torch.where(is_here, self.missing[row], 0).sum(-1)
-        return torch.where(is_here.any(-1), missing, self.others[row])
-
-
-def allocated(backend: Backend, log_probs: Tensor, rows: Rows, edges: Edges) -> Tensor:
-    """Leave the continuations that get a place; may overwrite `log_probs` [R, V]. See `must_contain`.
-
-    Rows without edges, within a prefix, or of a beam with fewer than two open places are left as they are.
-    """
-    assert rows.inputs is not None and rows.beam_score is not None
-    inputs = SelectInputs(*rows.inputs())
-    places = inputs.width - (inputs.offset.diff() - rows.offset.diff())  # [A], less the held ones
-    log_probs, (num_rows, vocab_size) = log_probs.contiguous(), log_probs.shape
-    token, parent, has_nan = _candidates(backend, log_probs, rows, places, edges)
-    row = (rows.offset[:-1, None] + parent).clamp(max=num_rows - 1).long()
-    index = row * vocab_size + token.clamp(min=0)
-    gain = log_probs.view(-1)[index].masked_fill(token < 0, -INF)
-    score = rows.score[row] + gain
-    missing = edges.behind(row, token)
-    order = _order(token, -gain, parent, -score, missing)
-    order = order.gather(1, _in_rounds(missing.gather(1, order), score.gather(1, order) > -INF))
-    is_there = score.gather(1, order) > -INF
-    token = token.gather(1, order)
-    ends = torch.zeros_like(is_there)
-    for eos_id in rows.eos_ids:
-        ends |= token == eos_id
-    # what ends takes no place of what goes on
-    goes_on = (is_there & ~ends).cumsum(1) <= places[:, None]
-    is_kept = is_there & torch.where(ends, is_there.cumsum(1) <= places[:, None], goes_on)
-    number = torch.arange(num_rows, device=row.device)
-    source = torch.searchsorted(rows.offset[1:], number, right=True).clamp(max=len(places) - 1)
-    is_divided = ((places > 1) & ~has_nan)[source]
-    is_divided &= (edges.token >= 0).any(1) & (rows.num_generated >= 0)
-    log_probs.masked_fill_(is_divided[:, None], -INF)
-    kept = torch.where(is_kept, gain.gather(1, order), -INF)
-    # other rows have these values still
-    given = index.gather(1, order).flatten(), kept.flatten()
-    log_probs.view(-1).scatter_reduce_(0, *given, "amax")
-    return log_probs
-
-
-def _candidates(
-    backend: Backend, log_probs: Tensor, rows: Rows, places: Tensor, edges: Edges
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens and parents [A, n] of continuations that compete, each once, and beams with a NaN [A].
-
-    A token of -1 is none. They are the best of all rows, the best of each row, and all that are nearer to
-    the end of what is missing; and every end.
-    """
-    assert rows.beam_score is not None
-    room, device = rows.beam_score.shape[1], log_probs.device
-    of_eos = {eos_id: log_probs[:, eos_id].clone() for eos_id in rows.eos_ids}
-    for eos_id in of_eos:
-        log_probs[:, eos_id] = -INF
-    options = SelectOptions(capacity=room, normalise=False)
-    best = backend.select(log_probs, rows.score, rows.offset, places.clamp(min=0), options)
-    first = log_probs.argmax(1, keepdim=True).to(INT)
-    for eos_id, values in of_eos.items():
-        log_probs[:, eos_id] = values
-    nearer = torch.where(edges.missing < edges.before[:, None], edges.token, -1)  # [R, M]
-    first = first.masked_fill((nearer == first).any(1, keepdim=True), -1)
-    of_row = torch.cat((nearer, first, *(torch.full_like(first, i) for i in of_eos)), 1)
-    parent = torch.arange(room, dtype=INT, device=device)
-    row = rows.offset[:-1, None] + parent  # [A, K]
-    is_row = row < rows.offset[1:, None]
-    own = of_row[torch.where(is_row, row, 0).long()].masked_fill(~is_row[..., None], -1)
-    token, parent = own.flatten(1), parent.repeat_interleave(own.shape[2]).expand(len(own), -1)
-    is_best = (token[..., None] == best.token[:, None]) & (
-        parent[..., None] == best.parent[:, None]
-    )
-    token = token.masked_fill(is_best.any(-1), -1)
-    tokens, parents = torch.cat((best.token, token), 1), torch.cat((best.parent, parent), 1)
-    return tokens, parents.clamp(min=0), best.has_nan
-
-
-def _order(*keys: Tensor) -> Tensor:
-    """Return the order [A, n] by the last key, ties by the one before, and so on; each ascends."""
-    order = torch.arange(keys[0].shape[1], device=keys[0].device).expand(keys[0].shape)
-    for key in keys:
-        order = order.gather(1, key.gather(1, order).sort(stable=True).indices)
-    return order
-
-
-def _in_rounds(bank: Tensor, is_there: Tensor) -> Tensor:
-    """Return the order [A, n] of the first of each bank, the second of each, …, and what is not there last.
-
-    Banks ascend, and the best of a bank stands first in it.
-    """
-    place = torch.arange(bank.shape[1], device=bank.device).expand(bank.shape)
-    is_first = torch.ones_like(is_there)
-    is_first[:, 1:] = bank[:, 1:] != bank[:, :-1]
-    turn = place - torch.where(is_first, place, 0).cummax(1).values
-    return turn.masked_fill(~is_there, bank.shape[1]).sort(stable=True).indices
+        best = backend.select(allowed, inputs.score, inputs.offset, inputs.width, options)
+        places = PlacesInputs(
+            state,
+            child,
+            rows.row_slot,
+            rows.node,
+            rows.entry,
+            rows.position,
+            rows.offset,
+            rows.prefix_length,
+            rows.beam_score,
+            inputs.offset,
+            inputs.width,
+        )
+        arrays = PoolArrays(*own[:-1])
+        # torch divides them where a backend has no kernel for it
+        divide = getattr(backend, "automaton_places", automaton_places)
+        chosen = best.token, best.parent
+        return cast(Tensor, divide(allowed, arrays, places, *chosen, rows.eos_ids))
 
 
 def must_contain(

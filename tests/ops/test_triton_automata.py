@@ -9,16 +9,18 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from pybeam.backends.torch_places import PlacesInputs
 from pybeam.contracts import ColumnRules, Normalise
 from pybeam.triton_kernels.logits.automata import automaton_walk
+from pybeam.triton_kernels.logits.automaton_places import automaton_places
 from pybeam.triton_kernels.logits.automaton_rows import automaton_columns, automaton_logits
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
 
 
 @pytest.mark.slow
 def test_in_the_interpreter():
-    files = "tests/ops/test_automata.py", "tests/ops/test_automata_in_pools.py"
-    run_in_interpreter(*files, "-k", "triton")
+    names = "automata", "automata_in_pools", "automaton_places"
+    run_in_interpreter(*(f"tests/ops/test_{name}.py" for name in names), "-k", "triton")
 
 
 VARIANTS = ((torch.float32, True, 0), (torch.float32, True, 1), (torch.bfloat16, False, 2))
@@ -38,6 +40,11 @@ def launches():
         yield from recorded(lambda walk=walk: automaton_walk(*walk))
     yield from recorded(lambda: automaton_logits(logits, *walk, (1, 2)))
     yield from recorded(lambda: automaton_columns(pool, logits, node, node, rule))
+    beams, offset = ints(2, 5), ints(3)
+    inputs = PlacesInputs(
+        ints(3, 9), ints(3, 4), *[node] * 4, offset, slots[0], logits[:3, :35], offset, ints(2)
+    )
+    yield from recorded(lambda: automaton_places(logits, pool, inputs, beams, beams, (1, 2)))
     for dtype, eos_first, normalise in VARIANTS:
         logits, rules = (
             torch.zeros(70, 1000, dtype=dtype),
@@ -63,6 +70,7 @@ def test_compiled_well(capability):
         "walk_kernel",
         "columns_kernel",
         "logits_kernel",
+        "places_kernel",
     }
     for launch in found:
         assembly = assemble(launch, capability)

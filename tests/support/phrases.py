@@ -65,6 +65,15 @@ def must_contain(
     return [x if v in allowed else -math.inf for v, x in enumerate(row)]
 
 
+def with_places(banks: dict[int, list], places: int, eos_ids: Sequence[int]) -> list:
+    """The pairs (row, token) that get one of so many places. Those of a bank are given best first."""
+    # the best of every bank, the fewest missing first, then the second best of every bank, …
+    rounds = zip_longest(*[banks[missing] for missing in sorted(banks)])
+    ranked = [place for one_round in rounds for place in one_round if place is not None]
+    kept = [place for place in ranked[:places] if place[1] in eos_ids]
+    return kept + [place for place in ranked if place[1] not in eos_ids][:places]
+
+
 class AllocatedSearch(Search):
     """A search that divides the places of its beam among banks: rows by how many tokens are missing."""
 
@@ -93,11 +102,7 @@ class AllocatedSearch(Search):
             missing = 0 if ends else fewest_missing([*beam[parent].tokens, token], self.phrases)
             if candidate in chosen or missing < before or ends:
                 banks.setdefault(missing, []).append((parent, token))
-        # the best of every bank, the fewest missing first, then the second best of every bank, …
-        rounds = zip_longest(*[banks[missing] for missing in sorted(banks)])
-        ranked = [place for one_round in rounds for place in one_round if place is not None]
-        kept = [place for place in ranked[:places] if place[1] in eos_ids]
-        kept += [place for place in ranked if place[1] not in eos_ids][:places]
+        kept = with_places(banks, places, eos_ids)
         return [
             [pair for pair in line if (parent, pair[0]) in kept]
             for parent, line in enumerate(lines)
