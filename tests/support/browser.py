@@ -54,14 +54,17 @@ class Browser:
         self.url = url
 
     def open(self, width: int = 1280, scheme: str = "light") -> None:
+        self.load(width, scheme)
+        self.run(WATCH)
+        wait_until(lambda: self.run("return document.getElementById('file').accept"), 30)
+
+    def load(self, width: int = 1280, scheme: str = "light") -> None:
         command = self.driver.execute_cdp_cmd
         size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
         command("Emulation.setDeviceMetricsOverride", size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         command("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get(self.url)
-        self.run(WATCH)
-        wait_until(lambda: self.run("return document.getElementById('file').accept"), 30)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
