@@ -143,10 +143,12 @@ def quantize(directory: str, output: str, dtype: str, quiet: bool) -> None:
       pybeam quantize examples/models/bible-es-en --output bible-es-en-int8
     """
     import pybeam
+    from pybeam.hub.examples import example
 
     with as_failures():
-        pybeam.quantize(directory, output, dtype=dtype, progress=not quiet and sys.stderr.isatty())
-    before, after = _megabytes(directory), _megabytes(output)
+        source = directory if Path(directory).is_dir() else example(directory) or directory
+        pybeam.quantize(source, output, dtype=dtype, progress=not quiet and sys.stderr.isatty())
+    before, after = _megabytes(str(source)), _megabytes(output)
     click.echo(f"{directory}: {before:.1f} MB of weights; {output}: {after:.1f} MB")
 
 
