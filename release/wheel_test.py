@@ -29,7 +29,7 @@ from benchmarks.sources import measured_by
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "wheel.json"
 TORCHES = ("2.11.0", "2.13.0", "2.15.0")
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # no test may take longer
 LIMIT = 1800
 IMPORTS = """

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tomllib
 
 import pytest
 
@@ -122,3 +123,12 @@ def test_an_audit():
         check.audited({"dependencies": [unknown]})
     with pytest.raises(check.Failed, match=r"old 1\.0: PYSEC-1"):
         check.audited({"dependencies": [sound, broken, unknown]})
+
+
+def test_pages_and_scripts_name_the_same_pythons():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert project["requires-python"] == f">={named[0]}"
+    assert list(wheel_test.PYTHONS) == named
+    policy = (ROOT / "docs" / "policy.md").read_text("utf-8")
+    assert f"Python {named[0]} to {named[-1]}" in policy
