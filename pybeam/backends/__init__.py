@@ -34,7 +34,7 @@ from pybeam.contracts import (
     SelectOptions,
     Survivors,
 )
-from pybeam.platforms import watch_forks
+from pybeam.platforms.decoding import watch_forks
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import poison
-from pybeam.platforms import huge_pages
+from pybeam.platforms.decoding import huge_pages
 
 # of memory that processors address as one; smaller arrays stay in a cache
 HUGE_PAGE = 1 << 21

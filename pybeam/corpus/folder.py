@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pybeam.corpus.parts import CorpusError, new_digest
-from pybeam.platforms import at_fork
+from pybeam.platforms.decoding import at_fork
 from pybeam.platforms.system import hold, sync_folder
 
 UNFINISHED = ".unfinished"

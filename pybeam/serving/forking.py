@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import WeakSet
 
-from pybeam.platforms import at_fork
+from pybeam.platforms.decoding import at_fork
 
 
 class HasThreads(Protocol):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pybeam.platforms import at_fork
+from pybeam.platforms.decoding import at_fork
 from pybeam.platforms.system import hold, link
 from support.paths import MODEL, ROOT
 from support.server_process import running
