@@ -76,6 +76,8 @@ class Engine:
         self._clock = PhaseClock(stats.phase_seconds)
         self._live = LiveSources(workspace.model.device)
         self._moves_all = schedule.moves_all
+        self._has_own_plan = type(schedule).plan is not Schedule.plan
+        self._graphs = None if self._has_own_plan else workspace.graphs  # no replay runs Python
         # what ends a call of many steps, by whether there is room for newcomers; None: one step at a time
         self._calls: tuple[Tensor, ...] | None = None
         self._pending: deque[PendingReport] = deque()
@@ -158,7 +160,7 @@ class Engine:
         """Start a step of the sources that move, or several, and request a report on all live ones."""
         errors: dict[int, Exception] = {}
         try:
-            run = self._steps if self._work.graphs is None else self._captured
+            run = self._steps if self._graphs is None else self._captured
             num, report = run(self._plan())
             self.stats.steps += num
             if num > 1:
@@ -179,13 +181,13 @@ class Engine:
         limit = live.row_limit() if self._wants.reads_late else None
         if limit is None and self._moves_all:
             return live.plan(steps, self._work.state.prefix_reach)
-        captures, num = self._work.graphs is not None, len(live.slots)
+        captures, num = self._graphs is not None, len(live.slots)
         slot = live.padded_slot(self._work.padded_sources(num)) if captures else live.slot
         return StepPlan(slot, limit, live.max_tokens(steps, 1))
 
     def _captured(self, plan: StepPlan) -> tuple[int, Tensor]:
         """Do what `_steps` does, by a graph if there is one. Its kernels are compiled before that."""
-        work, graphs = self._work, self._work.graphs
+        work, graphs = self._work, self._graphs
         assert graphs is not None
         key = plan.slot.numel(), plan.num_rows, work.state.options
 
@@ -306,8 +308,7 @@ class Engine:
         self._work.room.read_report(lines[0], pending.claimed_pages)
         num_new, done = self._live.read_report(slots, lines)
         self.stats.expansions += num_new
-        if not (num_new or self._moves_all or pending.errors):
-            # few plans starve
+        if self._has_own_plan and not (num_new or pending.errors):
             from pybeam.engine.own_plans import starved
 
             pending = pending._replace(errors=starved(self._schedule, slots, lines))

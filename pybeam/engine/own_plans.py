@@ -23,10 +23,13 @@ def checked(own: OwnPlan, owner: object, limit: int | None) -> Choose:
         moves = own(depth, num_rows, waited, limit)
         if not isinstance(moves, Tensor):
             raise TypeError(f"`plan` must return a tensor, but that of {owner!r} gave {moves!r}")
-        if moves.shape != depth.shape or moves.dtype != torch.bool:
+        expected, given = (
+            f"{one.dtype} {list(one.shape)} on {one.device}" for one in (depth.bool(), moves)
+        )
+        if given != expected:
             raise ValueError(
-                f"`plan` must return bool {list(depth.shape)}, a mask of the sources, but that of "
-                f"{owner!r} returned {moves.dtype} {list(moves.shape)}"
+                f"`plan` must return {expected}, a mask of the sources, but that of {owner!r} "
+                f"returned {given}"
             )
         return chosen(depth, torch.where(moves, num_rows, 0), waited, room)
 

@@ -137,8 +137,8 @@ class Schedule(ABC):
             waited: [L] int32, steps since each source last moved.
             limit: room for rows, apart from the budget; sources that waited longest go first.
 
-        A kernel does it, unless a class has a method of its own, which gets tensors of the device. Its
-        sources without rows stay. Sources fail in a step in which they have rows and it moves none.
+        A kernel does it, unless a class has a method of its own, which gets tensors of the device, and whose
+        steps run without CUDA graphs. Sources without rows stay. Those with rows fail if it moves none.
         """
         return chosen(depth, num_rows, waited, self.rules(limit))
 
@@ -146,7 +146,6 @@ class Schedule(ABC):
         """The rules of `plan`, or `plan` itself, checked, where a class has one of its own."""
         if type(self).plan is Schedule.plan:
             return self.rules(limit)
-        # few write a plan
         from pybeam.engine.own_plans import checked
 
         return checked(self.plan, self, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import pytest
 import torch
@@ -54,6 +55,24 @@ def test_what_was_seen_twice_is_replayed(transformer, replayed, name, schedule):
     own = schedules(algorithm.max_rows)[schedule]
     share = replayed(transformer, algorithm, own, *[REQUESTS] * 3, backend=torch_beams())
     assert share == 1
+
+
+class Noted(pybeam.Fifo):
+    """A plan of one's own, with a state that a replay would not change."""
+
+    asked: ClassVar[list[int]] = []
+
+    def plan(self, depth, num_rows, waited, limit=None):
+        self.asked.append(len(depth))
+        return num_rows > 0
+
+
+def test_steps_with_a_plan_of_ones_own_are_not_captured(transformer, replayed):
+    """It is asked in each step, and for sources alone."""
+    streams = [REQUESTS[:5]] * 3
+    share = replayed(transformer, ALGORITHMS["greedy"], Noted(5), *streams, backend=torch_beams())
+    assert share == 0
+    assert Noted.asked.count(5) > 9 and max(Noted.asked) == 5
 
 
 def test_graphs_are_dropped_when_there_is_no_room_for_another():

@@ -12,6 +12,7 @@ import torch
 
 import pybeam
 from pybeam.backends.arrays import INT_COLUMNS, NUM_REPORTED, RUNNING
+from pybeam.engine import own_plans
 from pybeam.engine.live_sources import LiveSources, RunningMax, bucket
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
@@ -286,14 +287,23 @@ def test_a_plan_that_starves_all_fails_its_sources(late):
     assert "`plan` must move a source in each step" in str(results[0].error)
 
 
+def test_a_built_in_schedule_is_not_blamed(monkeypatch):
+    """The last report of a stream that is read late says that no source has moved."""
+    monkeypatch.setattr(own_plans, "starved", None)
+    decoder = pybeam.Decoder(endless_model(), pybeam.greedy(max_length=9), pybeam.Streaming(2))
+    decoder._reads_late = True
+    assert not any(result.error for result in decoder.decode([[1]] * 3))
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
         (lambda depth: [True] * len(depth), TypeError, "must return a tensor"),
-        (lambda depth: depth, ValueError, r"must return bool \[2\].* returned torch.int32 \[2\]"),
+        (lambda depth: depth, ValueError, r"return torch.bool \[2\].* returned torch.int32 \[2\]"),
         (lambda depth: depth[:1] > 0, ValueError, r"returned torch.bool \[1\]"),
+        (lambda depth: (depth > 0).to("meta"), ValueError, r"on cpu, .* \[2\] on meta"),
     ],
-    ids=["list", "ints", "few"],
+    ids=["list", "ints", "few", "elsewhere"],
 )
 def test_masks_that_are_refused(given, error, message):
     schedule = Written(2, lambda own, depth, num_rows, waited: given(depth))
