@@ -152,7 +152,7 @@ class Parsing:
         for i, outputs in enumerate(timed.output):
             found = [self._test.counts(i, tokens) for tokens in outputs]
             first.append(found[0])
-            best.append(max(found, key=lambda one: one[0] / one[1]))
+            best.append(max(found, key=share))
         stats = self._decoder.stats
         return {
             "top 1": percentage(first),
@@ -163,7 +163,13 @@ class Parsing:
         }
 
 
+def share(counts: tuple[int, int]) -> float:
+    """The part that is right; 1 if there is nothing, as in a tree of punctuation alone."""
+    right, total = counts
+    return right / total if total else 1.0
+
+
 def percentage(counts: list[tuple[int, int]]) -> float:
     """The share of all that is right."""
     right, total = map(sum, zip(*counts, strict=True))
-    return 100 * right / total
+    return 100 * share((right, total))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import pybeam
+from benchmarks import parsing
 from examples.parsing import brackets, parser
 from examples.parsing.brackets import COMBINE, NAME, SHIFT, Tree
 from examples.parsing.parser import Network, SpanActions, SpanParser
@@ -50,6 +51,15 @@ def test_trees_are_read_without_traces_functions_and_what_is_empty():
 def test_brackets_are_counted_as_evalb_does(labels, right, found):
     (tree,) = brackets.read(GOLD)
     assert brackets.counts(tree, labels) == (2 * right, 6 + found)
+
+
+def test_a_tree_of_punctuation_alone_has_nothing_to_find():
+    (tree,) = brackets.read("(TOP (X (. .) (. .)))")
+    nothing = brackets.counts(tree, {(0, 2): "X"})
+    assert nothing == (0, 0)
+    assert parsing.share(nothing) == 1.0
+    assert parsing.share((2, 6)) == 1 / 3
+    assert parsing.percentage([nothing, (2, 8)]) == 25.0
 
 
 def random_tree(rng: random.Random, num_words: int) -> Tree:
