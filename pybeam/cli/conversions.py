@@ -140,7 +140,7 @@ def quantize(directory: str, output: str, dtype: str, quiet: bool) -> None:
 
     \b
     Example:
-      pybeam quantize examples/models/bible-es-en --output bible-es-en-int8
+      pybeam quantize bible-es-en --output bible-es-en-int8
     """
     import pybeam
     from pybeam.hub.examples import example

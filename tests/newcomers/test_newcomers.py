@@ -1,4 +1,4 @@
-"""README and each page of docs, docs/start and docs/howto, typed by somebody who has pip and no clone."""
+"""README and the pages of docs, start, howto and coming-from, typed by somebody who has pip and no clone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ from support.pages import ADDRESS, PAGES, ROOT, Block, blocks_of
 from support.paths import MODEL
 
 DOCS = ROOT / "docs"
-FOLDERS = (ROOT, DOCS, DOCS / "start", DOCS / "howto")
+FOLDERS = (ROOT, DOCS, DOCS / "start", DOCS / "howto", DOCS / "coming-from")
 TYPED = [page for page in PAGES if page.parent in FOLDERS and blocks_of(page)]
 # the reader of a how-to has begun somewhere
 INSTALLED = Block("sh", 'pip install "pybeam-search[examples]"', 0)
+# the folder of CTranslate2 that a reader of that page has: hidden lines make it
+HAS_A_FOLDER = "docs/coming-from/ctranslate2.md"
+CONVERTER = Block("sh", "pip install transformers", 0)
 # nobody types these: they need machines, programs that are not Python's, or a clone
 GPU, CLONE, RAY = "it needs a GPU", "the parsers are in the repository", "make test-ray runs it"
+LARGE = "the model is large"
 LEFT_OUT = {
     "README.md": ["both set up an environment"],
+    "docs/coming-from/fairseq.md": ["fairseq is not installed"],
+    "docs/coming-from/faster-whisper.md": ["it downloads a model"],
+    "docs/coming-from/fireredasr.md": ["FireRedASR is not installed", LARGE, LARGE, LARGE],
+    "docs/coming-from/marian.md": ["Marian is not installed", "there is no such folder here"],
     "docs/howto/cluster.md": [RAY, RAY, "it needs a cluster", f"{RAY}, where there is Java", RAY],
-    "docs/howto/ctc.md": ["the model is large"],
+    "docs/howto/ctc.md": [LARGE],
     "docs/howto/deploy.md": [
         "it needs docker",
         "it needs docker",
@@ -105,6 +113,9 @@ def test_a_page_is_typed(page, environment, hub, tmp_path):
         for block in blocks_of(page):
             if block.not_for_newcomers:
                 continue
+            if block.before and name_of(page) == HAS_A_FOLDER:
+                newcomer.type(CONVERTER)
+                newcomer.type(Block("python", block.before, block.line))
             try:
                 block.check(newcomer.type(block), page)
             except AssertionError as error:
