@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from setuptools import setup
 
@@ -36,7 +36,13 @@ def compiler() -> list[str]:
     """The command of the C++ compiler that the build will call, such as `ccache g++`; empty: none."""
     commands = ((os.environ.get("CXX") or "c++").split(), ["g++"])
     if IS_WINDOWS:
-        commands = ([os.environ.setdefault("CXX", "clang-cl")],)
+        # torch calls what CXX names, and Microsoft's own compiler otherwise
+        os.environ["CXX"] = cxx = os.environ.get("CXX") or "clang-cl"
+        if PureWindowsPath(cxx).stem.lower() != "clang-cl":
+            raise SystemExit(
+                f"pybeam: on Windows, CXX must name clang-cl, but is {cxx!r}; unset it"
+            )
+        commands = ([cxx],)
     return next((command for command in commands if shutil.which(command[0])), [])
 
 

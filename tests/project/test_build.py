@@ -1,6 +1,7 @@
 """`setup.py` builds what this machine can build, and says what to do where it cannot."""
 
 import importlib.util
+import os
 import re
 import subprocess
 from types import ModuleType
@@ -114,9 +115,16 @@ def test_a_checkout_without_links(setup_py, monkeypatch, tmp_path):
 
 def test_windows_has_a_compiler_of_its_own(setup_py, monkeypatch):
     monkeypatch.setattr(setup_py, "IS_WINDOWS", True)
-    monkeypatch.setenv("CXX", "clang-cl")
     monkeypatch.setattr(setup_py.shutil, "which", lambda name: name)
-    assert setup_py.compiler() == ["clang-cl"]
+    # set first, so that the build's own setting is undone behind the test
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.delenv("CXX")
+    assert setup_py.compiler() == ["clang-cl"] == [os.environ["CXX"]]
+    monkeypatch.setenv("CXX", r"C:\Program Files\LLVM\bin\clang-cl.exe")
+    assert setup_py.compiler() == [os.environ["CXX"]]
+    monkeypatch.setenv("CXX", "cl")
+    with pytest.raises(SystemExit, match="CXX must name clang-cl, but is 'cl'; unset it"):
+        setup_py.compiler()
 
 
 def test_kernels_name_their_instructions_for_every_compiler():
