@@ -100,8 +100,11 @@ class Folder:
         try:
             try:
                 is_ours = hold(lock)
-            except OSError:
-                is_ours = False
+            except OSError as error:
+                raise CorpusError(
+                    f"{self.path} cannot be locked against other runs: {error.strerror}; give an "
+                    "--output-dir on a file system that has locks"
+                ) from error
             if not is_ours:
                 raise CorpusError(
                     f"another run is writing into {self.path}; wait until it ends, or give another "

@@ -1,6 +1,7 @@
 """A run, its folder and its manifest, with an executor that decodes nothing."""
 
 import dataclasses
+import errno
 import json
 
 import pytest
@@ -224,3 +225,12 @@ def test_an_empty_input(run, source, tmp_path):
 def test_extension_of_parts(run, tmp_path):
     run(job=dataclasses.replace(JOB, form=Form(is_json=True)))
     assert (tmp_path / "out" / "part-00000.jsonl").exists()
+
+
+def test_a_file_system_without_locks_is_named(run, monkeypatch):
+    def refused(fd: int) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("pybeam.corpus.folder.hold", refused)
+    with pytest.raises(CorpusError, match=r"out cannot be locked .*: No locks available; give"):
+        run()
