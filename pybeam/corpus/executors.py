@@ -25,7 +25,7 @@ import torch
 from pybeam.corpus.job import Job
 from pybeam.corpus.parts import CorpusError, FinishedPart, Part
 from pybeam.corpus.worker import Worker
-from pybeam.platforms.system import belong_to_parent, can_fork
+from pybeam.platforms.system import ONLY_LINUX_FORKS, belong_to_parent, can_fork
 
 # a part whose process ended is decoded again; if that process ends too, it is the part's fault
 ATTEMPTS = 2
@@ -84,9 +84,7 @@ class Processes:
 
     def __init__(self, job: Job, num: int, threads: int = 1) -> None:
         if not can_fork():
-            raise CorpusError(
-                "several processes need `os.fork`, which only Linux has for this; leave --processes out"
-            )
+            raise CorpusError(f"--processes must be left out here: {ONLY_LINUX_FORKS}")
         self._job, self._num, self._threads = job, num, threads
         # threads of OpenMP would not be there in a copy of this process
         torch.set_num_threads(1)

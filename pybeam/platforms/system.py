@@ -19,8 +19,13 @@ ENDING = [
 HANGUP = getattr(signal, "SIGHUP", None)
 # of prctl, on Linux
 PR_SET_PDEATHSIG = 1
-# the place of a lock on Windows, which keeps others from reading the byte: no file is as long
-BEYOND = 1 << 40
+# the place of a lock on Windows, which keeps others from reading the byte: few files are as long, and
+# msvcrt counts in 32 bits
+BEYOND = 0x7FFFFFFE
+# ERROR_PRIVILEGE_NOT_HELD, of Windows
+NOT_PRIVILEGED = 1314
+#: why several processes are refused where `can_fork` says no
+ONLY_LINUX_FORKS = "only on Linux can copies of a process compute"
 
 
 def can_fork() -> bool:
@@ -99,11 +104,20 @@ def sync_folder(path: Path) -> None:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make `path` a link to a file, or a copy where only an administrator makes links."""
+    """Make `path` a link to a file, or a copy where only an administrator makes links.
+
+    Raises:
+        OSError: the file cannot be made, or is there.
+    """
     try:
-        path.symlink_to(target)
-    except (OSError, NotImplementedError):
-        shutil.copyfile(target, path)
+        if hasattr(os, "symlink"):
+            os.symlink(target, path)
+            return
+    except OSError as error:
+        if getattr(error, "winerror", None) != NOT_PRIVILEGED:
+            raise
+    with open(target, "rb") as source, open(path, "xb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def is_ready(fd: int, seconds: float) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from pybeam.arguments import number
 from pybeam.decoder import Decoder
-from pybeam.platforms.system import can_fork
+from pybeam.platforms.system import ONLY_LINUX_FORKS, can_fork
 
 OnDeadline = Literal["raise", "best"]
 
@@ -74,7 +74,9 @@ def check_replicas(name: str, given: Any) -> Sequence[Decoder]:
 def check_can_fork(name: str, decoders: Sequence[Decoder]) -> None:
     """Raise ValueError if copies of this process could not compute with these decoders."""
     if not can_fork():
-        raise ValueError("`processes` needs `os.fork`, which this system lacks; let threads decode")
+        raise ValueError(
+            f"`processes` must be left out here: {ONLY_LINUX_FORKS}; let threads decode"
+        )
     for model in (decoder.model for decoder in decoders):
         if model.device.type != "cpu":
             raise ValueError(

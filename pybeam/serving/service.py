@@ -61,7 +61,7 @@ class Service:
             The processes are copies of this one, made by `os.fork` at `start`, and read the same weights. If
             one ends, for want of memory for example, its requests get `EngineCrashed`, and another takes its
             place. A processor's own memory is that of its process. Each computes with as many threads as
-            ``torch.get_num_threads()`` says when the service is made. It is for CPUs, and not for Windows.
+            ``torch.get_num_threads()`` says when the service is made. It is for CPUs, and for Linux.
         max_waiting: most requests of a model that may wait for their turn.
         max_waiting_work: most work of a model that may wait: the sum of `Cost.work`. A request that waits
             alone may have more. None: no limit.

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import re
 import subprocess
 import sys
 import types
@@ -11,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import pybeam
+from pybeam.platforms import system as of_programs
 from pybeam.platforms.decoding import at_fork
-from pybeam.platforms.system import hold, link
+from pybeam.platforms.system import ONLY_LINUX_FORKS, hold, link
 from support.paths import MODEL, ROOT
 from support.server_process import running
 
@@ -33,32 +34,31 @@ LACKING = {
             "O_DIRECT",
             "O_DIRECTORY",
             "WNOHANG",
+            "chown",
             "fchmod",
             "fork",
             "forkpty",
             "geteuid",
         ),
-        *("getloadavg", "getppid", "getuid", "killpg", "memfd_create", "mkfifo", "name", "nice"),
-        *("posix_fadvise", "pread", "preadv", "pwrite", "register_at_fork", "sched_getaffinity"),
-        *("sched_setaffinity", "sendfile", "setsid", "statvfs", "symlink", "uname"),
+        *("getloadavg", "getpgid", "getppid", "getuid", "killpg", "memfd_create", "mkfifo"),
+        *("name", "nice", "posix_fadvise", "posix_spawn", "pread", "preadv", "pwrite"),
+        *("register_at_fork", "sched_getaffinity", "sched_setaffinity", "sendfile", "setpgid"),
+        *("setsid", "statvfs", "symlink", "sync", "uname"),
     },
     "sys": {"platform", "getwindowsversion"},
     "socket": {"AF_UNIX", "SCM_RIGHTS", "recv_fds", "send_fds"},
 }
 
 
-# a file without them needs no closer look
-WORDS = re.compile(rf"\b({'|'.join([*KNOWN, *LACKING])})\b|import ({'|'.join(MODULES)})|_to\(|\"/")
-
-
 def asks(node: ast.AST) -> bool:
     """Whether this names something that a system may lack, or asks which system this is."""
     if isinstance(node, ast.Import):
-        return any(alias.name in MODULES for alias in node.names)
+        return any(alias.name.partition(".")[0] in MODULES for alias in node.names)
     if isinstance(node, ast.ImportFrom):
         names = {alias.name for alias in node.names}
         unknown = names - KNOWN[node.module] if node.module in KNOWN else set()
-        return node.module in MODULES or bool(unknown | names & LACKING.get(node.module, set()))
+        room = (node.module or "").partition(".")[0]
+        return room in MODULES or bool(unknown | names & LACKING.get(node.module, set()))
     if isinstance(node, ast.Attribute):
         if node.attr in ("symlink_to", "hardlink_to"):
             return True
@@ -74,10 +74,8 @@ def asks(node: ast.AST) -> bool:
 
 def places(path: Path) -> Iterator[str]:
     name = path.relative_to(ROOT).as_posix()
-    text = path.read_text("utf-8")
-    if WORDS.search(text):
-        nodes = ast.walk(ast.parse(text))
-        yield from (f"{name}:{node.lineno}" for node in nodes if asks(node))
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    yield from (f"{name}:{node.lineno}" for node in nodes if asks(node))
 
 
 def test_one_room_asks_which_system_this_is():
@@ -87,6 +85,21 @@ def test_one_room_asks_which_system_this_is():
     assert {one.partition(":")[0] for one in outside} <= FORKED, outside
     # so the search finds what there is
     assert len(found) - len(outside) > 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from fcntl import flock",
+        "import json, fcntl",
+        "import ctypes.util",
+        "from ctypes.util import find_library",
+        "f'/proc/{name}'",
+        "os.sync()",
+    ],
+)
+def test_a_question_is_found(line):
+    assert any(asks(node) for node in ast.walk(ast.parse(line)))
 
 
 def test_a_lock_of_windows(monkeypatch, tmp_path):
@@ -119,6 +132,37 @@ def test_a_system_without_links_and_copies_of_processes(monkeypatch, tmp_path):
     link(tmp_path / "copy", tmp_path / "file")
     assert not (tmp_path / "copy").is_symlink()
     assert (tmp_path / "copy").read_bytes() == b"content"
+    with pytest.raises(FileExistsError):
+        link(tmp_path / "copy", tmp_path / "file")
+
+
+def test_only_a_missing_privilege_makes_a_copy(monkeypatch, tmp_path):
+    path, other = tmp_path / "file", tmp_path / "other"
+    path.write_bytes(b"content")
+    other.write_bytes(b"other")
+    with pytest.raises(FileExistsError):
+        link(other, path)
+    assert other.read_bytes() == b"other" and not other.is_symlink()
+
+    def refused(target: Path, path: Path) -> None:
+        error = OSError("refused")
+        error.winerror = code
+        raise error
+
+    monkeypatch.setattr(os, "symlink", refused)
+    code = 5
+    with pytest.raises(OSError, match="refused"):
+        link(tmp_path / "copy", path)
+    code = 1314
+    link(tmp_path / "copy", path)
+    assert (tmp_path / "copy").read_bytes() == b"content"
+
+
+def test_a_service_has_processes_on_linux_alone(monkeypatch):
+    monkeypatch.setattr(of_programs, "sys", types.SimpleNamespace(platform="darwin"))
+    decoder = pybeam.Decoder(pybeam.load_model(MODEL), pybeam.greedy())
+    with pytest.raises(ValueError, match=f"`processes` .*{ONLY_LINUX_FORKS}; let threads decode"):
+        pybeam.Service(decoder, processes=True)
 
 
 def elsewhere(system: str, *arguments: str, **settings) -> subprocess.CompletedProcess[str]:
@@ -158,7 +202,7 @@ def test_lines_are_translated_there(system, tmp_path):
     (tmp_path / "lines").write_text(lines, "utf-8")
     files = ["--input", str(tmp_path / "lines"), "--output-dir", str(tmp_path / "out")]
     done = elsewhere(system, *options, *files, "--processes", "2")
-    assert done.returncode and "which only Linux has" in done.stderr
+    assert done.returncode and ONLY_LINUX_FORKS in done.stderr
     done = elsewhere(system, *options, *files, "--processes", "auto", "--part-lines", "1")
     assert not done.returncode, done.stderr
     parts = sorted((tmp_path / "out").glob("part-*"))
