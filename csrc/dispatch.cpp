@@ -12,6 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#ifdef PYBEAM_HAS_NEON_EXTENSIONS
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace pybeam {
 namespace {
@@ -43,6 +47,15 @@ bool is_supported(const Kernels& kernels) {
 #endif
     return has_bf16;
 #else
+#ifdef __aarch64__
+    if (&kernels == &kNeonKernels) return true;
+#endif
+#ifdef PYBEAM_HAS_NEON_EXTENSIONS
+    const bool has_dotprod = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+    if (&kernels == &kNeonDotprodKernels) return has_dotprod;
+    constexpr unsigned long kBoth = HWCAP2_I8MM | HWCAP2_BF16;
+    return has_dotprod && (getauxval(AT_HWCAP2) & kBoth) == kBoth;
+#endif
     return false;
 #endif
 }
@@ -53,7 +66,13 @@ constexpr const Kernels* kAllKernels[] = {
     &kAmxInt8Kernels,
 #endif
 #ifdef __x86_64__
-    &kAvx512Bf16Kernels, &kAvx512VnniKernels, &kAvx512Kernels, &kAvxVnniKernels, &kAvx2Kernels,
+    &kAvx512Bf16Kernels, &kAvx512VnniKernels,  &kAvx512Kernels, &kAvxVnniKernels, &kAvx2Kernels,
+#endif
+#ifdef PYBEAM_HAS_NEON_EXTENSIONS
+    &kNeonBf16Kernels,   &kNeonDotprodKernels,
+#endif
+#ifdef __aarch64__
+    &kNeonKernels,
 #endif
     &kGenericKernels,
 };
@@ -72,10 +91,12 @@ const Kernels* find_kernels(const char* name) {
         throw std::runtime_error("this CPU has no " + std::string(name) + "; it can run " +
                                  best_kernels()->name);
     }
-    throw std::runtime_error(
-        "the instruction set must be generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16 or "
-        "amx_int8, but is " +
-        std::string(name));
+    std::string names;
+    for (const Kernels* kernels : kAllKernels) {
+        const char* join = names.empty() ? "" : kernels == kAllKernels[1] ? " or " : ", ";
+        names = names.empty() ? kernels->name : std::string(kernels->name) + join + names;
+    }
+    throw std::runtime_error("the instruction set must be " + names + ", but is " + name);
 }
 
 std::atomic<const Kernels*>& chosen() {

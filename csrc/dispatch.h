@@ -9,6 +9,10 @@
 #if defined(__x86_64__) && defined(__linux__) && __has_include(<amxint8intrin.h>)
 #define PYBEAM_HAS_TILES
 #endif
+// Linux says what an ARM64 CPU has, and GCC compiles a file for more than all of them have.
+#if defined(__aarch64__) && defined(__linux__) && !defined(__clang__)
+#define PYBEAM_HAS_NEON_EXTENSIONS
+#endif
 
 namespace pybeam {
 
@@ -148,12 +152,19 @@ extern const Kernels kAvx512Bf16Kernels;
 #ifdef PYBEAM_HAS_TILES
 extern const Kernels kAmxInt8Kernels;
 #endif
+#ifdef __aarch64__
+extern const Kernels kNeonKernels;
+#endif
+#ifdef PYBEAM_HAS_NEON_EXTENSIONS
+extern const Kernels kNeonDotprodKernels;
+extern const Kernels kNeonBf16Kernels;
+#endif
 
 // The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
 const Kernels& kernels();
 
-// Choose "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8".
-// Throws std::runtime_error if the CPU lacks it.
+// Choose "generic"; "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8"; or
+// "neon", "neon_dotprod" or "neon_bf16". Throws std::runtime_error if the CPU lacks it.
 void set_isa(const char* name);
 
 }  // namespace pybeam

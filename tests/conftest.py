@@ -26,18 +26,17 @@ from pybeam.backends import transfer
 from pybeam.backends.waiting import HostReadGuard, NoWaiting
 from pybeam.engine.engine import Engine
 from pybeam.processors import counts, sampling, truncation
-from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
+from support import cuda_on_cpu, isas, on_a_gpu, thinning, triton_process
 from support.device_loop import never_waiting_between_steps
 from support.graph_memory import GraphMemory
 
 # deterministic algorithms need it before the first product on a GPU
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
 # what the fixtures `backend` and `kernel` take in turn
 VARIANTS = {
     "backend": backends.NAMES,
-    "kernel": (*(f"native-{isa}" for isa in ISAS), "triton"),
+    "kernel": (*(f"native-{isa}" for isa in isas.OF_FLOATS), "triton"),
 }
 # what they check is what registers the CUDA kernel, which is not compiled for the CPU
 REGISTRATION = ("test_capacity", "test_float64_is_for_the_reference")
@@ -198,7 +197,7 @@ def cuda_on_cpu_library():
     return cuda_on_cpu.compiled()
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=isas.OF_FLOATS)
 def isa(request: pytest.FixtureRequest):
     """Every instruction set in turn, for operators that only the extension has."""
     with _native_with(request.param):

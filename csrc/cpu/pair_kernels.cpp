@@ -14,9 +14,16 @@
 
 namespace pybeam {
 
-#ifdef __x86_64__
+#if defined(__x86_64__) || defined(PYBEAM_HAS_NEON_EXTENSIONS)
 namespace {
 
+#ifdef __x86_64__
+constexpr const Kernels& kWithPairs = kAvx512Bf16Kernels;
+constexpr const Kernels& kWithoutPairs = kAvx512VnniKernels;
+#else
+constexpr const Kernels& kWithPairs = kNeonBf16Kernels;
+constexpr const Kernels& kWithoutPairs = kNeonDotprodKernels;
+#endif
 constexpr const char* kPairs = "pairs";
 constexpr const char* kFloat32 = "float32";
 // A product of this size takes some microseconds and stays in the second-level cache.
@@ -45,18 +52,18 @@ const Kernels* faster_kernels() {
     params.num_columns = kPanel;
     double pairs = 1.0, widened = 1.0;
     for (int turn = 0; turn < kTurns; ++turn) {
-        pairs = std::min(pairs, seconds_of(kAvx512Bf16Kernels, params));
-        widened = std::min(widened, seconds_of(kAvx512VnniKernels, params));
+        pairs = std::min(pairs, seconds_of(kWithPairs, params));
+        widened = std::min(widened, seconds_of(kWithoutPairs, params));
     }
-    return pairs * kWorthPairs < widened ? &kAvx512Bf16Kernels : &kAvx512VnniKernels;
+    return pairs * kWorthPairs < widened ? &kWithPairs : &kWithoutPairs;
 }
 
 // Whether they have an instruction for pairs.
 bool has_pairs(const Kernels& kernels) { return kernels.rounded_pair_bytes == sizeof(Pair); }
 
 const Kernels* find(const char* name) {
-    if (std::strcmp(name, kPairs) == 0) return &kAvx512Bf16Kernels;
-    if (std::strcmp(name, kFloat32) == 0) return &kAvx512VnniKernels;
+    if (std::strcmp(name, kPairs) == 0) return &kWithPairs;
+    if (std::strcmp(name, kFloat32) == 0) return &kWithoutPairs;
     throw std::runtime_error("bfloat16 products must be pairs or float32, but are " +
                              std::string(name));
 }
@@ -76,15 +83,13 @@ const Kernels& pair_kernels() {
     return has_pairs(all) ? *chosen().load(std::memory_order_relaxed) : all;
 }
 
-const char* bfloat16_products() {
-    return &pair_kernels() == &kAvx512Bf16Kernels ? kPairs : kFloat32;
-}
+const char* bfloat16_products() { return &pair_kernels() == &kWithPairs ? kPairs : kFloat32; }
 
 void set_bfloat16_products(const char* name) {
     const Kernels* found = find(name);
-    if (found == &kAvx512Bf16Kernels && !has_pairs(kernels())) {
+    if (found == &kWithPairs && !has_pairs(kernels())) {
         throw std::runtime_error("the instruction set " + std::string(kernels().name) +
-                                 " has no products of pairs; choose avx512_bf16 first");
+                                 " has no products of pairs; choose " + kWithPairs.name + " first");
     }
     chosen() = found;
 }
@@ -98,6 +103,6 @@ void set_bfloat16_products(const char* name) {
     throw std::runtime_error("bfloat16 products must be float32 on this CPU, but are " +
                              std::string(name));
 }
-#endif  // __x86_64__
+#endif
 
 }  // namespace pybeam

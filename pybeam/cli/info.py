@@ -66,10 +66,10 @@ def info(is_json: bool) -> None:
     Put its output into bug reports. Keys of servers are hidden, and the user's folder is written as `~`.
 
     The instruction set is the best of this CPU, or the one in the environment variable PYBEAM_ISA
-    (generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx_int8). bfloat16 weights are
-    multiplied as pairs where the CPU has an instruction for it that is faster, which is tried once per
-    process, and else widened to float32; PYBEAM_BFLOAT16 (pairs, float32) chooses without a trial. The
-    two differ in rounding only.
+    (generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx_int8; on ARM64 neon, neon_dotprod,
+    neon_bf16). bfloat16 weights are multiplied as pairs where the CPU has an instruction for it that is
+    faster, which is tried once per process, and else widened to float32; PYBEAM_BFLOAT16 (pairs, float32)
+    chooses without a trial. The two differ in rounding only.
     """
     import torch
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from pybeam import backends, ops
 from pybeam.contracts import Distances, Finishing
+from support import isas
 from support.asserts import assert_close, assert_same_survivors
 from support.attention_cases import random_case as attention_case
 from support.attention_cases import random_distances
 from support.select_cases import OPTIONS, random_case
 
 SAID = (ValueError, TypeError)
-ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 65, 100)
 NUMBERS = (0, 1, -1, 2, 3, 127, 128, 2**15, 2**31 - 1, -(2**31))
@@ -155,7 +155,7 @@ def _own(value: Any) -> Any:
 def _any_isa(chance: random.Random) -> str:
     native = backends.load("native")
     while True:
-        isa = chance.choice(ISAS)
+        isa = chance.choice(isas.OF_FLOATS)
         try:
             native.set_isa(isa)
         except RuntimeError:

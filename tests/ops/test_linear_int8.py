@@ -11,14 +11,14 @@ from pybeam.backends.packing import LARGEST, PANEL, Quantised, pack, quantise, u
 from pybeam.backends.torch_layers import quantise_rows
 from pybeam.models.int4 import Int4Linear
 from pybeam.models.linear import PackedLinear
+from support import isas
 from support.threads import THREAD_COUNTS
 
-ISAS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8")
 SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
 
 
 # the fixture takes fewer, which differ in their float products
-every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
+every_isa = pytest.mark.parametrize("isa", isas.ALL, indirect=True)
 every_kind = pytest.mark.parametrize("kind", ["int8", "int8 keeps large", "int4"])
 
 

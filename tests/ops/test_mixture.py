@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pybeam.backends import torch_layers
+from support import isas
 
 SIZES = (1, 3, 16, 63, 129, 700)
 
@@ -16,7 +17,7 @@ def torch_mixture(logits, dtype=torch.float32):
     return out
 
 
-@pytest.fixture(params=["torch", "generic", "avx2", "avx512"])
+@pytest.fixture(params=["torch", *isas.OF_FLOATS[:3]])
 def mixture(request):
     """The function in torch, and the operator on every instruction set."""
     if request.param == "torch":

@@ -235,7 +235,7 @@ def test_every_operator_is_checked():
 
 
 def test_an_instruction_set_that_is_not_there():
-    with pytest.raises(RuntimeError, match=r"must be generic, avx2, .* or amx_int8, but is"):
+    with pytest.raises(RuntimeError, match=r"must be generic, .* or \w+, but is"):
         torch.ops.pybeam.set_isa("sse9")
 
 

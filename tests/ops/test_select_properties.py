@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support import isas
 from support.asserts import SCORE_ULP
 from support.select_cases import (
     INF,
@@ -114,7 +115,7 @@ def available_isas():
     """Sets every instruction set of this CPU in turn; yields the backend to call."""
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     before = native.isa()
-    for isa in ("generic", "avx2", "avx512", "avx512_bf16"):
+    for isa in isas.OF_FLOATS:
         try:
             native.set_isa(isa)
         except RuntimeError:
