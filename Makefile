@@ -22,13 +22,13 @@ EXTRAS  := corpus,documents,grammars,graph,onnx,otel,serve,speech,study,vad
 PAGE    := examples/onnx/page
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-newcomers test-ray test-oldest edge docs sanitize fuzz soak mutate: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-newcomers test-ray test-oldest test-arm64 edge docs sanitize fuzz soak mutate: export OMP_WAIT_POLICY ?= passive
 
 # Tests start many processes: each module is compiled once for all of them.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newcomers test-ray test-oldest edge build wheel wheel-test release-check data bench bench-kernels kernel stale docs docs-links docs-look \
+.PHONY: help demo test test-all test-newcomers test-ray test-oldest test-arm64 edge build wheel wheel-test release-check data bench bench-kernels kernel stale docs docs-links docs-look \
         lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo "make test-newcomers  type README, docs/start and docs/howto as somebody does who has pip and no clone"
 	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
+	@echo "make test-arm64  run tests of kernels and laws on ARM64 under emulation; installs qemu, a compiler and torch (1.5 GB)"
 	@echo "make edge      run the programs of examples/onnx, in C++ and in a page, and compare them with pybeam; needs npm, cmake,"
 	@echo "               Chromium and its driver; ONNXRUNTIME=FOLDER is an unpacked archive of ONNX Runtime"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
@@ -95,6 +96,10 @@ test-ray: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray
 # The kernels are those of `make build`: the same torch, and packages as old as they may be.
 test-oldest: build $(OLDEST)/.stamp
 	@PYTHONPATH=$(CURDIR) PYBEAM_EXPECT_NATIVE=1 $(OLDEST)/bin/python -m pytest -q -m "not slow" $$(cat release/smoke.txt)
+
+# The same kernels for another kind of CPU; CPU=neoverse-n1 is an older one, ARGS="FILE ..." are pytest's.
+test-arm64: build
+	@$(BIN)/python -m release.arm64 $(if $(CPU),--cpu $(CPU)) $(ARGS)
 
 # Neither program needs Python, but pybeam says what they should find.
 edge: build $(VENV)/.extra-test $(PAGE)/node_modules/.stamp

@@ -138,8 +138,8 @@ def test_hidden_cells_do_not_matter(kernel, device):
 
 def test_large_scores_and_scale(kernel, device):
     case = random_case([3], [50])
-    # near 300, rounding alone moves a weight by so much where powers of two replace those of e
-    tolerance = 2e-4 if device.type == "cuda" else 0.0
+    # near 300, rounding alone moves a weight by 3e-5, and more where powers of two replace those of e
+    tolerance = 2e-4 if device.type == "cuda" else 4e-5
     check(case, kernel, device, tolerance, scale=30.0)
     check(case, kernel, device, scale=-1.5)
     uniform = check(case, kernel, device, scale=0.0)
