@@ -11,9 +11,6 @@ from setuptools import setup
 # One build runs with these versions and all newer ones: LibTorch's stable ABI, Python's limited API.
 OLDEST_TORCH = "0x020b000000000000"
 OLDEST_PYTHON = "0x030b0000"
-# never -march=native: dispatch.cpp chooses the instruction set at run time
-# GCC 12 finds uninitialized variables in its own AVX-512 header
-FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
 # `make sanitize` builds twice, each time into a folder of its own.
 SANITIZERS = {
     "address": [

@@ -15,6 +15,13 @@
 #ifdef PYBEAM_HAS_NEON_EXTENSIONS
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+// headers of an older kernel lack these
+#ifndef HWCAP2_I8MM
+#define HWCAP2_I8MM (1ul << 13)
+#endif
+#ifndef HWCAP2_BF16
+#define HWCAP2_BF16 (1ul << 14)
+#endif
 #endif
 
 namespace pybeam {
