@@ -7,7 +7,7 @@
 
 #include "inner_headers.h"
 
-#pragma GCC target("arch=armv8.2-a+dotprod+i8mm+bf16")
+PYBEAM_TARGET("arch=armv8.2-a+dotprod+i8mm+bf16")
 
 #define PYBEAM_MIXED_DOTS
 
@@ -26,5 +26,7 @@ namespace {
 extern const Kernels kNeonBf16Kernels = make_kernels("neon_bf16");
 
 }  // namespace pybeam
+
+PYBEAM_END_OF_TARGET
 
 #endif  // PYBEAM_HAS_NEON_EXTENSIONS

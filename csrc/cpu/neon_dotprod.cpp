@@ -7,7 +7,7 @@
 
 #include "inner_headers.h"
 
-#pragma GCC target("arch=armv8.2-a+dotprod")
+PYBEAM_TARGET("arch=armv8.2-a+dotprod")
 
 #define PYBEAM_DOTS
 
@@ -26,5 +26,7 @@ namespace {
 extern const Kernels kNeonDotprodKernels = make_kernels("neon_dotprod");
 
 }  // namespace pybeam
+
+PYBEAM_END_OF_TARGET
 
 #endif  // PYBEAM_HAS_NEON_EXTENSIONS

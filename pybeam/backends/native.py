@@ -205,8 +205,7 @@ glu = operator("glu")
 lstm_cell = operator("lstm_cell")
 mixture = operator("mixture")
 
-# in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8", "neon",
-# "neon_dotprod" or "neon_bf16"
+# in use, such as "avx2"; `pybeam info --help` names all
 isa = operator("isa")
 set_isa = operator("set_isa")
 # how bfloat16 weights are multiplied: "pairs" or "float32"
