@@ -9,13 +9,15 @@ is a reference into a file of `benchmarks/results`::
     [[FILE; CASE; SYSTEM; NAME=VALUE; COLUMN; FORMAT]]    of the row with this value
     [[FILE; CASE; SYSTEM / OTHER; COLUMN; FORMAT]]        divided by another system's
 
-A `check` is a comparison of such numbers that holds as long as the verdict does.
+A `check` is a comparison of such numbers that holds as long as the verdict does. `is_lost` says that the
+commit of a run is in no history.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -52,12 +54,23 @@ def number(reference: str) -> tuple[float, str]:
     Raises:
         ValueError: it does not lead to one number.
     """
+    rows, column, form = rows_of(reference)
+    values = [float(row[column]) for row in rows]
+    return (values[0] / values[1] if len(values) > 1 else values[0]), form
+
+
+def rows_of(reference: str) -> tuple[list[dict[str, Any]], str, str]:
+    """Return the row of each system of a reference, its column, and how its number is to be written.
+
+    Raises:
+        ValueError: there is no such row, or more than one.
+    """
     file, case, system, *conditions, column, form = (part.strip() for part in reference.split(";"))
     wanted = {}
     for condition in conditions:
         name, _, value = condition.partition("=")
         wanted[name.strip()] = float(value)
-    values = []
+    found = []
     for one in system.split(" / "):
         named = {"case": case, "system": one} | wanted
         rows = [row for row in content(file)["rows"] if named.items() <= row.items()]
@@ -66,8 +79,40 @@ def number(reference: str) -> tuple[float, str]:
             raise ValueError(
                 f"[[{reference}]] must lead to one number, but there are {len(rows)} rows"
             )
-        values.append(float(rows[0][column]))
-    return (values[0] / values[1] if len(values) > 1 else values[0]), form
+        found += rows
+    return found, column, form
+
+
+def runs_of(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the runs that an entry quotes, by file and number."""
+    found = {}
+    for reference in REFERENCE.findall(item["here"]):
+        file = reference.partition(";")[0].strip()
+        for row in rows_of(reference)[0]:
+            found[f"{file}, run {row['run']}"] = content(file)["runs"][row["run"]]
+    return found
+
+
+@cache
+def history() -> frozenset[str] | None:
+    """Return the commits of this checkout; None where git does not know all of them."""
+    git = ["git", "-C", str(DOCS)]
+    try:
+        shallow = subprocess.run(
+            [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True
+        )
+        asked = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        return None
+    if shallow.stdout.strip() != "false" or asked.returncode != 0:
+        return None
+    return frozenset(asked.stdout.split())
+
+
+def is_known(commit: str) -> bool:
+    """Whether a commit is in the history of this checkout, or nobody can say."""
+    commits = history()
+    return commits is None or any(one.startswith(commit) for one in commits)
 
 
 def told(text: str) -> str:
@@ -99,6 +144,11 @@ def problems_of(item: dict[str, Any]) -> list[str]:
     is_measured = bool(REFERENCE.search(item["here"]))
     if is_measured and item["verdict"] in UNMEASURED:
         found.append("it is measured, and called missing")
+    found += [
+        f"{name} is of commit {run['commit']}, which is not in the history"
+        for name, run in runs_of(item).items()
+        if not (run["is_dirty"] or item.get("is_lost") or is_known(run["commit"]))
+    ]
     found += [f"{check} does not hold" for check in item.get("check", ()) if not holds(check)]
     return [f"{item['what']}: {one}" for one in found]
 
@@ -112,7 +162,12 @@ def page() -> str:
         for item in work["item"]:
             verdict = item["verdict"]
             shown = f"**{verdict}**" if verdict in UNMEASURED else verdict
-            own = told(item["here"]), shown, told(item.get("spread", "")), item.get("command", "")
+            command = item.get("command", "")
+            if any(run["is_dirty"] for run in runs_of(item).values()):
+                command += " (with changes)"
+            if item.get("is_lost"):
+                command += " (of a commit that is lost)"
+            own = told(item["here"]), shown, told(item.get("spread", "")), command
             parts.append(_line((item["what"], item["theirs"], *own)))
         parts += [f"\n{told(text)}" for text in work.get("remarks", ())]
     parts.append(_count())
@@ -137,7 +192,8 @@ pybeam began with three papers and a note. This page has their tables, figures a
 what was found here. `python docs/record.py` makes the page of `docs/why/record.toml` and of the files in
 `benchmarks/results`, and a test holds the page to them. A number is of one run of the command in its row.
 Spread is the slowest turn less the fastest one, as a share of the median; where there is none, the number is
-exact, or of one turn. The machine is a shared one with two cores, so small differences of time tell nothing.
+exact, or of one turn. "With changes" means that files had changes that are not in the commit which the run
+names. The machine is a shared one with two cores, so small differences of time tell nothing.
 [Papers](papers.md) says where the methods are in the library, and [Measurements](measurements.md) has more
 tables.
 """

@@ -64,6 +64,19 @@ def test_commands_exist():
                 assert match[2] is None or match[2] in path.read_text("utf-8"), command
 
 
+def test_runs_are_of_known_commits(monkeypatch):
+    item = dict(what="Table 1", here="[[e2e-cpu; example-50; FIXED; BLEU; .2f]]", verdict="repeats")
+    monkeypatch.setattr(record, "history", lambda: frozenset({"0123456789"}))
+    [problem] = record.problems_of(item)
+    assert "which is not in the history" in problem
+    [run] = record.runs_of(item).values()
+    monkeypatch.setitem(run, "is_dirty", True)
+    assert record.problems_of(item) == []
+    monkeypatch.setitem(run, "is_dirty", False)
+    monkeypatch.setattr(record, "history", lambda: frozenset({run["commit"] + "abc"}))
+    assert record.problems_of(item) == []
+
+
 def test_wrong_entries_are_found():
     item = dict(what="Table 1", here="[[e2e-cpu; example-50; FIXED; BLEU; .2f]]", verdict="missing")
     assert record.problems_of(item) == ["Table 1: it is measured, and called missing"]
