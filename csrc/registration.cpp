@@ -7,6 +7,7 @@
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/automata.h"
+#include "ops/automaton_places.h"
 #include "ops/ctc.h"
 #include "ops/edits.h"
 #include "ops/embed.h"
@@ -88,6 +89,9 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "Tensor row_slot, Tensor node, Tensor token, Tensor position, Tensor line, "
         "Tensor prefix_length, Tensor max_length, int[] eos_ids) -> ()");
     m.def(
+        "automaton_places(Tensor(a!) log_probs, Tensor[] arrays, Tensor[] inputs, Tensor token, "
+        "Tensor parent, int[] eos_ids) -> ()");
+    m.def(
         "edit_logits(Tensor(a!) logits, int[] rules, Tensor[] arrays, Tensor history, "
         "Tensor prompt, Tensor slot, Tensor position, Tensor prefix_length, Tensor max_length, "
         "int[] eos_ids) -> ()");
@@ -137,6 +141,7 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::automaton_walk>(m, "automaton_walk");
     pybeam::implement<&pybeam::automaton_columns>(m, "automaton_columns");
     pybeam::implement<&pybeam::automaton_logits>(m, "automaton_logits");
+    pybeam::implement<&pybeam::automaton_places>(m, "automaton_places");
     pybeam::implement<&pybeam::edit_logits>(m, "edit_logits");
     pybeam::implement<&pybeam::ctc_beam_search>(m, "ctc_beam_search");
     pybeam::implement<&pybeam::ctc_align>(m, "ctc_align");

@@ -21,6 +21,7 @@ from pybeam.backends import (
     reference,
     torch_automata,
     torch_layers,
+    torch_places,
 )
 from pybeam.cli.info import backend_lines
 from support.search_models import random_model
@@ -29,6 +30,7 @@ from support.search_models import random_model
 STATED = {
     reference: "gather_rows scatter_rows backtrace",
     torch_automata: "automaton_walk automaton_columns automaton_logits",
+    torch_places: "automaton_places",
     torch_layers: "linear embed layer_norm rms_norm add_norm rotary gated soft_cap prompt_attention glu "
     "lstm_cell mixture",
     defaults: "log_softmax rounded_rows",
@@ -56,7 +58,7 @@ for stated, names in STATED.items():
 @pytest.mark.parametrize("name", backends.available())
 def test_functions_are_those_of_the_contract(name):
     module = backends.load(name)
-    assert len(CONTRACT) == 28
+    assert len(CONTRACT) == 29
     for function, expected in CONTRACT.items():
         # the outputs of some operators have another name in their schema
         actual = ["out" if each == "y" else each for each in parameters(getattr(module, function))]

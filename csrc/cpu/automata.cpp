@@ -37,24 +37,6 @@ int64_t find_edge(const Automata& automata, const Edges& edges, int32_t token) {
     return std::lower_bound(begin, automata.token + edges.end, token) - automata.token;
 }
 
-// The state that a token leads to; -1: there is none.
-int32_t step(const Automata& automata, int64_t state, int32_t token) {
-    while (state >= 0) {
-        const Edges edges = edges_of(automata, state);
-        const int64_t edge = find_edge(automata, edges, token);
-        if (edge < edges.end && automata.token[edge] == token) {
-            return automata.is_tree() ? static_cast<int32_t>(edge) + 1 : automata.target[edge];
-        }
-        const int32_t failure = failure_of(automata, state);
-        if (failure < 0) {
-            return automata.is_tree() || state >= automata.num_inner ? -1
-                                                                     : automata.state[state].other;
-        }
-        state = failure;
-    }
-    return -1;
-}
-
 // Whether outputs may go on to this state of a pool, and end in time.
 bool fits(const Automata& automata, int32_t target, int32_t room) {
     return target >= 0 && target < automata.num_inner && automata.state[target].needed < room;
@@ -110,6 +92,23 @@ Edges edges_of(const Automata& automata, int64_t state) {
         throw std::runtime_error("`first` must ascend from 0 to the number of edges");
     }
     return edges;
+}
+
+int32_t next_state(const Automata& automata, int64_t state, int32_t token) {
+    while (state >= 0) {
+        const Edges edges = edges_of(automata, state);
+        const int64_t edge = find_edge(automata, edges, token);
+        if (edge < edges.end && automata.token[edge] == token) {
+            return automata.is_tree() ? static_cast<int32_t>(edge) + 1 : automata.target[edge];
+        }
+        const int32_t failure = failure_of(automata, state);
+        if (failure < 0) {
+            return automata.is_tree() || state >= automata.num_inner ? -1
+                                                                     : automata.state[state].other;
+        }
+        state = failure;
+    }
+    return -1;
 }
 
 Columns::Columns(const AutomatonColumnsParams& params) : p_(params) {
@@ -243,7 +242,7 @@ void launch_automaton_walk(const AutomatonWalkParams& p) {
         const int32_t start = is_tree ? 0 : p.line[slot];
         // state 0 of a pool allows everything, and steps may leave it out
         const bool moves = done > 0 && (is_tree || start != 0);
-        const int32_t here = moves ? step(p.automata, state[parent], p.token[row]) : start;
+        const int32_t here = moves ? next_state(p.automata, state[parent], p.token[row]) : start;
         state[node] = here;
         p.out[row] = is_tree || done >= 0 ? here : 0;
         p.line_out[row] = is_tree ? p.line[slot] : p.max_length[slot * p.limit_stride] - done - 1;

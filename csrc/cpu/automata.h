@@ -10,6 +10,9 @@
 
 namespace pybeam {
 
+// The state that a token leads to; -1: there is none.
+int32_t next_state(const Automata& automata, int64_t state, int32_t token);
+
 class Columns {
   public:
     // Throws std::runtime_error before anything would be read or written out of bounds.

@@ -148,6 +148,7 @@ class Backend(Protocol):
     automaton_walk: Callable[..., Tensor]
     automaton_columns: Callable[..., Tensor]
     automaton_logits: Callable[..., None]
+    automaton_places: Callable[..., OptionalTensor]  # see `torch_places`
 
     # `torch_layers` says what these do
     linear: Callable[[Tensor, Tensor, Tensor, OptionalTensor, OptionalTensor, int, bool], None]

@@ -14,11 +14,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import defaults, torch_layers, torch_plan
-from pybeam.backends.arrays import (
-    Beams,
-    Drafts,
-    TreeArrays,
-)
+from pybeam.backends.arrays import Beams, Drafts, TreeArrays
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.defaults import HALVES
 from pybeam.backends.layer_program import LayerProgram, StackShape
@@ -182,6 +178,7 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 automaton_walk = operator("automaton_walk")
 automaton_logits = operator("automaton_logits")
+automaton_places = operator("automaton_places")
 tree_append = operator("tree_append")
 tree_release = operator("tree_release")
 gather_rows = operator("gather_rows")

@@ -64,7 +64,7 @@ def automaton_places(
     parent: Tensor,
     eos_ids: Sequence[int],
 ) -> Tensor:
-    """Return log-probabilities [R, V] of continuations that get a place; may overwrite `log_probs`.
+    """Return log-probabilities [R, V] of continuations that get a place; C++ leaves them in `log_probs`.
 
     `pybeam.processors.must_contain` says which those are. The bank of a continuation is what `PoolArrays`
     says of its state: the fewest tokens to an end. A continuation without a place has -inf. A NaN and +inf

@@ -32,6 +32,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::automaton_logits")
+@torch.library.register_fake("pybeam::automaton_places")
 @torch.library.register_fake("pybeam::edit_logits")
 @torch.library.register_fake("pybeam::fill_panels")
 @torch.library.register_fake("pybeam::linear")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from pybeam.automata.runs import widths
 from pybeam.backends import Backend
 from pybeam.backends.arrays import SelectInputs
 from pybeam.backends.torch_automata import PoolArrays
-from pybeam.backends.torch_places import PlacesInputs, automaton_places
+from pybeam.backends.torch_places import PlacesInputs
 from pybeam.contracts import EditRule, SelectOptions
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -120,10 +120,10 @@ class MustContain(Constraint):
             inputs.width,
         )
         arrays = PoolArrays(*own[:-1])
-        # torch divides them where a backend has no kernel for it
-        divide = getattr(backend, "automaton_places", automaton_places)
-        chosen = best.token, best.parent
-        return cast(Tensor, divide(allowed, arrays, places, *chosen, rows.eos_ids))
+        divided = backend.automaton_places(
+            allowed, arrays, places, best.token, best.parent, rows.eos_ids
+        )
+        return allowed if divided is None else divided
 
 
 def must_contain(

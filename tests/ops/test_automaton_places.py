@@ -13,7 +13,7 @@ import torch
 from pybeam import backends
 from pybeam.automata.runs import widths
 from pybeam.backends.torch_automata import PoolArrays
-from pybeam.backends.torch_places import PlacesInputs, automaton_places
+from pybeam.backends.torch_places import PlacesInputs
 from pybeam.contracts import SelectOptions
 from pybeam.processors.automaton_pool import AutomatonPool
 from support import phrases as oracle
@@ -155,12 +155,17 @@ class Beams:
         return banks
 
 
+def divided(name, beams, best):
+    """What a backend returns, or leaves where the rows were."""
+    rows = beams.log_probs.clone()
+    divide = backends.load(name).automaton_places
+    found = divide(rows, beams.arrays, beams.inputs, *best, EOS)
+    return rows if found is None else found
+
+
 def check(name, seed, num_beams=5, levels=9):
     beams = Beams(seed, num_beams, levels)
-    backend = backends.load(name)
-    divide = getattr(backend, "automaton_places", automaton_places)
-    given = beams.arrays, beams.inputs, *beams.best(name)
-    found = divide(beams.log_probs.clone(), *given, EOS)
+    found = divided(name, beams, beams.best(name))
     expected = beams.expected()
     assert torch.equal(found, expected)
     return beams, found
@@ -183,8 +188,29 @@ def test_padding_and_infinities_stay(kernel):
     beams.log_probs[::3, 50] = torch.tensor([math.nan, math.inf]).repeat(99)[
         : len(beams.log_probs[::3])
     ]
-    given = beams.arrays, beams.inputs, *beams.best("reference")
-    divide = getattr(backends.load(kernel), "automaton_places", automaton_places)
-    found = divide(beams.log_probs.clone(), *given, EOS)
+    found = divided(kernel, beams, beams.best("reference"))
     assert torch.equal(found[::3, 50].isnan(), beams.log_probs[::3, 50].isnan())
     assert torch.equal(found == math.inf, beams.log_probs == math.inf)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("state", torch.full((5, NODES), 10**9, dtype=torch.int32), "`state` must hold states"),
+        ("row_slot", 5, "`row_slot`, `node` and `entry`"),
+        ("node", NODES, "`row_slot`, `node` and `entry`"),
+        ("entry", -1, "`row_slot`, `node` and `entry`"),
+        ("offset", ints([0, 0, 0, 0, 0, 99]), "`offset` must ascend"),
+        ("child", ints([0]), "`child` must have 2"),
+        ("score", torch.zeros(5, WIDTH).double(), "`score` must be float32"),
+        ("width", ints([0]), "`offset` must be"),
+    ],
+)
+def test_wrong_arguments(name, value, message):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    beams = Beams(1, 5, 9)
+    given = getattr(beams.inputs, name)
+    value = torch.full_like(given, value) if isinstance(value, int) else value
+    inputs, best = beams.inputs._replace(**{name: value}), beams.best("native")
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        native.automaton_places(beams.log_probs, beams.arrays, inputs, *best, EOS)

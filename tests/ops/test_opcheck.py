@@ -129,6 +129,20 @@ ARGUMENTS = {
         *(ints(one) for one in ([0, 1], [0, 1], [3, 3], [0, 1], [0, 0], [0, 0], [9, 9])),
         [1],
     ),
+    "automaton_places": lambda: (
+        torch.randn(2, 5),
+        [ints([3]), ints([0, 1, 1]), ints([[0], [0]]), torch.full((3, 6), -1, dtype=torch.int32)],
+        [
+            ints([[0, 0]]),
+            ints([[0]]),
+            *(ints(one) for one in ([0, 0], [0, 1], [0, 1], [0, 0], [0, 2], [0])),
+            torch.randn(1, 2),
+            *(ints(one) for one in ([0, 2], [2])),
+        ],
+        ints([[3, 4]]),
+        ints([[0, 1]]),
+        [1],
+    ),
     "automaton_columns": lambda: (
         catalogue_arrays(),
         torch.randn(2, 5),
