@@ -88,7 +88,7 @@ class Places {
 
     void check_beam(int64_t beam) {
         const int64_t begin = p_.offset[beam], end = p_.offset[beam + 1];
-        if (begin < 0 || begin > end || end > p_.num_rows) {
+        if ((beam == 0 && begin != 0) || begin > end || end > p_.num_rows) {
             throw std::runtime_error("`offset` must ascend from 0 to the number of rows");
         }
         for (int64_t row = begin; row < end; ++row) {
@@ -96,6 +96,9 @@ class Places {
             if (slot < 0 || slot >= p_.num_slots || node < 0 || node >= p_.max_nodes || entry < 0 ||
                 entry >= p_.max_entries) {
                 throw std::runtime_error("`row_slot`, `node` and `entry` must be those of beams");
+            }
+            if (slot != p_.row_slot[begin]) {
+                throw std::runtime_error("`row_slot` must be the same in all rows of a beam");
             }
             if (state_of(row) >= p_.automata.num_inner) {
                 throw std::runtime_error("`state` must hold states of the pool");
@@ -117,10 +120,7 @@ class Places {
         float* x = logits_of(row);
         std::array<float, kMaxEos> held;
         const auto for_eos = [&](const auto& body) {
-            for (int32_t i = 0; i < p_.eos.count; ++i) {
-                const int32_t id = p_.eos.id[i];
-                if (id >= 0 && id < p_.vocab_size) body(held[i], x[id]);
-            }
+            for (int32_t i = 0; i < p_.eos.count; ++i) body(held[i], x[p_.eos.id[i]]);
         };
         for_eos([](float& kept, float own) { kept = own; });
         for_eos([](float&, float& own) { own = -INFINITY; });
@@ -130,9 +130,8 @@ class Places {
 
     void divide_beam(int64_t beam) {
         const int32_t begin = p_.offset[beam], end = p_.offset[beam + 1];
-        if (std::find(&is_divided_[begin], &is_divided_[0] + end, true) == &is_divided_[0] + end) {
-            return;
-        }
+        const auto first = is_divided_.begin() + begin, last = is_divided_.begin() + end;
+        if (std::find(first, last, true) == last) return;
         found_.clear();
         take_best(beam);
         for (int32_t row = begin; row < end; ++row) take_own(row);

@@ -47,6 +47,12 @@ inline void automaton_places(const Tensor& log_probs, TensorList arrays, TensorL
     params.log_probs = data<float>(log_probs);
     params.row_stride = log_probs.stride(0);
     params.vocab_size = log_probs.size(1);
+    PYBEAM_CHECK_VALUE(num_rows < 2 || params.row_stride >= params.vocab_size,
+                       "rows of `log_probs` must not overlap; pass log_probs.contiguous()");
+    for (const int64_t id : eos_ids) {
+        PYBEAM_CHECK_VALUE(id >= 0 && id < params.vocab_size, "`eos_ids` must be 0 to ",
+                           params.vocab_size - 1, ", but hold ", id);
+    }
     params.num_rows = num_rows;
     params.state = state_arg;
     params.num_slots = num_slots;

@@ -8,7 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pybeam import arguments
 from pybeam.backends.torch_automata import INF, INT, NEEDED, OTHER, PoolArrays, edges_of
+
+# more than any number of tokens that are missing
+NEVER = torch.iinfo(INT).max
 
 
 class PlacesInputs(NamedTuple):
@@ -42,11 +46,11 @@ class Edges(NamedTuple):
         edge = begin[:, None] + number
         is_edge = (number >= 0) & (edge < end[:, None])
         edge = torch.where(is_edge, edge, 0)
+        other = torch.where(state < 0, -1, pool.number(state, OTHER))
+        targets = pool.targets(edge, is_edge), other, state
         return cls(
             torch.where(is_edge, pool.token[edge], -1),
-            pool.number(pool.targets(edge, is_edge), NEEDED).long(),
-            pool.number(pool.number(state, OTHER), NEEDED).long(),
-            pool.number(state, NEEDED).long(),
+            *(torch.where(one < 0, NEVER, pool.number(one, NEEDED)).long() for one in targets),
         )
 
     def behind(self, row: Tensor, token: Tensor) -> Tensor:
@@ -69,6 +73,7 @@ def automaton_places(
     `pybeam.processors.must_contain` says which those are. The bank of a continuation is what `PoolArrays`
     says of its state: the fewest tokens to an end. A continuation without a place has -inf. A NaN and +inf
     stay. So do rows within a prefix, rows of states without edges, and beams with fewer than two open places.
+    Rows of padding have any value.
 
     Args:
         log_probs: [R, V], float32, or float64 for the reference.
@@ -77,9 +82,18 @@ def automaton_places(
         token, parent: [A, C] int32, the best continuations of each beam but EOS, as `select` orders them, -1
             behind the last one. Parents are entries. Held hypotheses may be among them, and their tokens are
             not read. Those of rows are as many as there are open places, or all.
-        eos_ids: tokens that end an output, each of which competes.
+        eos_ids: 1 to 8 tokens that end an output, each of which competes.
+
+    Raises:
+        ValueError, RuntimeError: there are other EOS ids; and on a CPU: rows of `log_probs` overlap, offsets
+            do not ascend from 0 to at most R, or rows of a beam have several slots.
     """
     num_rows, vocab_size = log_probs.shape
+    arguments.eos_ids(eos_ids, vocab_size)
+    source = _sources_of(inputs.offset, num_rows)
+    _check_rows(log_probs, inputs, source)
+    if not num_rows:
+        return log_probs
     log_probs = log_probs.contiguous()
     places = inputs.width - (
         inputs.entries.diff() - inputs.offset.diff()
@@ -88,7 +102,6 @@ def automaton_places(
     score = inputs.score[slot, inputs.entry.long()]
     number = inputs.child[slot]
     edges = Edges.of(arrays, inputs.state[slot, inputs.node.long()], number)
-    source = _sources_of(inputs.offset, num_rows)
     row, token = _candidates(log_probs, inputs, source, places, edges, token, parent, eos_ids)
     index = row * vocab_size + token.clamp(min=0)
     gain = log_probs.view(-1)[index].masked_fill(token < 0, -INF)
@@ -108,6 +121,19 @@ def automaton_places(
     # other rows have these values still
     log_probs.view(-1).scatter_reduce_(0, index.gather(1, order).flatten(), kept.flatten(), "amax")
     return log_probs
+
+
+def _check_rows(log_probs: Tensor, inputs: PlacesInputs, source: Tensor) -> None:
+    num_rows, vocab_size = log_probs.shape
+    if num_rows > 1 and log_probs.stride(0) < vocab_size:
+        raise ValueError("rows of `log_probs` must not overlap; pass log_probs.contiguous()")
+    offset, slot = inputs.offset, inputs.row_slot
+    if offset[0] != 0 or (offset.diff() < 0).any() or offset[-1] > num_rows:
+        raise RuntimeError("`offset` must ascend from 0 to the number of rows")
+    begin = offset.long()[source]
+    is_row = torch.arange(num_rows, device=offset.device) < offset[-1]
+    if (is_row & (slot != slot[begin.clamp(max=max(num_rows - 1, 0))])).any():
+        raise RuntimeError("`row_slot` must be the same in all rows of a beam")
 
 
 def _sources_of(offset: Tensor, num_rows: int) -> Tensor:
@@ -141,7 +167,7 @@ def _candidates(
     best = row_of[beam, torch.where(parent < 0, room, parent).long()]  # [A, C]
     is_best = (best >= 0) & ((best >= 0).cumsum(1) <= places[:, None])
     token = torch.where(is_best, token, -1)
-    rest = log_probs.clone()
+    rest = log_probs.masked_fill(log_probs.isnan(), -INF)
     rest[:, list(eos_ids)] = -INF
     first = rest.argmax(1, keepdim=True).to(INT)
     is_nearer = (edges.missing < edges.before[:, None]) & ~_is_eos(edges.token, eos_ids)

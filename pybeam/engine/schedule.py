@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from pybeam.arguments import ArgumentError, whole
+from pybeam.arguments import ArgumentError, real, whole
 from pybeam.backends.arrays import NO_LIMIT, PlanRules
 from pybeam.backends.torch_plan import Choose, chosen
 from pybeam.contracts import MAX_WIDTH
@@ -66,8 +65,7 @@ class Schedule(ABC):
             value = getattr(self, name)
             if value is not None or name == "n":
                 whole(name, value, 1)
-        if not isinstance(self.epsilon, Real):
-            raise TypeError(f"`epsilon` must be a number, but is {self.epsilon!r}")
+        real("epsilon", self.epsilon)
         if not 0 <= self.epsilon <= 1:
             raise ArgumentError("epsilon", f"must be between 0 and 1, but is {self.epsilon}")
 

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam import arguments
 from pybeam.triton_kernels.counters import counters
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.logits.automata import NEEDED, NEVER, NUMBERS, OTHER, Automata, edges_of
@@ -349,6 +350,7 @@ def automaton_places(
 ) -> Tensor:
     """See `pybeam.backends.torch_places.automaton_places`; `inputs` are its `PlacesInputs`."""
     num_rows, vocab_size = log_probs.shape
+    arguments.eos_ids(eos_ids, vocab_size)
     num_beams, device = inputs.width.numel(), log_probs.device
     out = torch.empty(num_rows, vocab_size, device=device)
     if not (out.numel() and num_beams):
