@@ -130,17 +130,18 @@ class Newcomer:
         """Start a server, which stays until the page ends, and return when it is ready."""
         asked = re.search(r"--port (\d+)", block.code)
         port = int(asked[1] if asked else ADDRESS.partition(":")[2])
-        log = (self.folder.parent / f"server-{port}.log").open("w")
-        server = subprocess.Popen(
-            ["sh", "-e", "-c", f"exec {block.code.strip()}"],
-            cwd=self.folder,
-            env={**self._env, **self._closed},
-            stderr=log,
-        )
+        log = self.folder.parent / f"server-{port}.log"
+        with log.open("w") as stderr:
+            server = subprocess.Popen(
+                ["sh", "-e", "-c", f"exec {block.code.strip()}"],
+                cwd=self.folder,
+                env={**self._env, **self._closed},
+                stderr=stderr,
+            )
         self._servers.append(server)
         end = time.monotonic() + MOST_SECONDS
         while not _is_ready(port):
-            said = Path(log.name).read_text()
+            said = log.read_text()
             assert server.poll() is None and time.monotonic() < end, f"no server is ready:\n{said}"
             time.sleep(0.1)
         return ""
