@@ -52,13 +52,16 @@ class Newcomer:
             (tools / name).symlink_to(shutil.which(name) or "/nowhere")
         _environment(env)
         cache = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
-        (home / "constraints.txt").write_text(f"{TORCH}\n")
-        found = os.environ.get("PIP_FIND_LINKS", "")
+        # an index may have packages of these names; pybeam-search itself is in the base
+        wheels = {
+            path.name.split("-")[0]: path.as_uri() for path in DIST.glob("pybeam_search_*.whl")
+        }
+        ours = [f"{name.replace('_', '-')} @ {address}" for name, address in wheels.items()]
+        (home / "constraints.txt").write_text("\n".join([TORCH, *ours]))
         self._pip = {
             **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
             "PIP_CACHE_DIR": f"{cache}/pip",
             "PIP_CONSTRAINT": str(home / "constraints.txt"),
-            "PIP_FIND_LINKS": f"{found} {DIST}",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_QUIET": "1",
         }
