@@ -141,7 +141,8 @@ def test_large_scores_and_scale(kernel, device):
     # near 300, rounding alone moves a weight by 3e-5, and more where powers of two replace those of e
     tolerance = 2e-4 if device.type == "cuda" else 4e-5
     check(case, kernel, device, tolerance, scale=30.0)
-    check(case, kernel, device, scale=-1.5)
+    # scores near 30 move one by 4e-6
+    check(case, kernel, device, 1e-5, scale=-1.5)
     uniform = check(case, kernel, device, scale=0.0)
     assert not bool(uniform.isnan().any())
 
