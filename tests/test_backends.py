@@ -157,7 +157,7 @@ def without_compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(launchers.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
+    monkeypatch.setattr(launchers.sysconfig, "get_path", lambda name, scheme=None: str(tmp_path))
     load = backends.load
     load.cache_clear()
     yield f"there is no C compiler and no {tmp_path / 'Python.h'}; install gcc and the headers"
