@@ -30,6 +30,8 @@ class CoveringArray:
         axes: the values of each axis.
         strength: of so many axes all values meet.
         late: values that meet others behind the first `num_early` rows. Each is in one of these at least.
+        plain: by axis: values that stand beside each late value in one of these rows, if they may; the
+            first axes are chosen first.
 
     Attributes:
         rows: a value of each axis.
@@ -38,7 +40,11 @@ class CoveringArray:
     """
 
     def __init__(
-        self, axes: Mapping[str, Sequence[str]], strength: int, late: Collection[str] = ()
+        self,
+        axes: Mapping[str, Sequence[str]],
+        strength: int,
+        late: Collection[str] = (),
+        plain: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self._axes = {name: list(values) for name, values in axes.items()}
         self._names, self._strength = list(axes), strength
@@ -65,10 +71,12 @@ class CoveringArray:
             place: np.array([value in late for value in values])
             for place, values in enumerate(self._axes.values())
         }
-        for place, unseen in self._unseen.items():
+        self._plain = plain or {}
+        for place, unseen in sorted(self._unseen.items(), key=lambda item: -item[1].sum()):
             for value in map(int, np.flatnonzero(unseen)):
                 if unseen[value]:
                     self._add_row({place: value})
+        self._plain = {}
         self._cover()
         self.num_early = len(self.rows)
         self._wanted = self._missing
@@ -125,16 +133,20 @@ class CoveringArray:
             row[place] = value
         others = [p for p in range(len(self._names)) if p not in first]
         self._random.shuffle(others)
+        order = {name: i for i, name in enumerate(self._plain)}
+        others.sort(key=lambda p: order.get(self._names[p], len(order)))
         for place in others:
             can = [
                 v for v in range(len(self._axes[self._names[place]])) if self._may(row, place, v)
             ]
             if not can:
                 return None
+            values = self._axes[self._names[place]]
+            plain = self._plain.get(self._names[place], ())
+            can = [v for v in can if values[v] in plain] or can
             # many late values in few rows: the others do not meet there
             gains = np.where(self._unseen[place], np.inf, self._gains(row, place))[can]
             best = [can[i] for i in np.flatnonzero(gains == gains.max())]
-            values = self._axes[self._names[place]]
             row[place] = self._random.choice([v for v in best if values[v] not in DEAR] or best)
         return row
 

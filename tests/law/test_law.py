@@ -5,7 +5,7 @@ Mistakes live where two features meet, and nobody thinks of all places where the
 output, entry, event, reading, backend), `exclusions.py` says which do not go together and why, and
 `array.py` makes few cases in which every two values meet (`make test-all`), and every three, but for values
 that repeat the mechanism of another one. In `make test` every two of the other values meet, and each value
-that repeats a mechanism is in a case at least.
+that repeats a mechanism is in a case at least, which is compared with the plain search.
 `laws.py` has the laws that each case obeys:
 
 1. a source decoded alone has the result that it has in the case, to the bit where a model promises bits;
@@ -39,12 +39,15 @@ from law.case import Case
 from law.exclusions import EXCLUSIONS, Exclusion
 from law.laws import assert_laws
 from law.models import model_of
+from law.oracle import has_oracle
 from pybeam import compat, drafts, models, processors
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from support.public_names import names_of
 
 NUM_SHARES = 32
+# what these are decides whether the oracle is asked, and whether something raises
+CALM = ("output", "entry", "event")
 # a case in which nothing is special
 PLAINEST = dict(
     zip(
@@ -56,7 +59,19 @@ PLAINEST = dict(
         strict=True,
     )
 )
-ARRAY = CoveringArray(axes.AXES, 2, axes.REPEATS)
+# where late values are for the first time: plain Python is asked, and nothing raises
+PLAIN: dict[str, tuple[str, ...]] = {
+    "model": ("function",),
+    "algorithm": tuple(
+        name
+        for name in axes.ALGORITHMS
+        if name not in (*axes.GROUPS, "stochastic_beam", "ctranslate2")
+    ),
+    "output": tuple(name for name in axes.OUTPUTS if name != "alternatives"),
+    "entry": tuple(name for name in axes.ENTRIES if name != "score"),
+    "event": tuple(name for name in axes.EVENTS if name not in ("bad request", "model raises")),
+}
+ARRAY = CoveringArray(axes.AXES, 2, axes.LATE, PLAIN)
 PAIRS = [
     pytest.param(Case(row), marks=pytest.mark.slow if place >= ARRAY.num_early else ())
     for place, row in enumerate(ARRAY.rows)
@@ -107,6 +122,18 @@ def test_what_is_left_out_is_refused(exclusion: Exclusion):
             values["entry"] = "stream"
         with pytest.raises((ValueError, TypeError, pybeam.DecodeError), match=exclusion.message):
             assert_laws(Case(values))
+
+
+def test_late_values_meet_plain_python():
+    """`make test` compares each of them with the oracle, in a case in which nothing raises."""
+    quick = ARRAY.rows[: ARRAY.num_early]
+    calm = [row for row in quick if all(row[axis] in PLAIN[axis] for axis in CALM)]
+    compared = [row for row in calm if has_oracle(Case(row))]
+    met = lambda rows: {value for row in rows for value in row.values()}  # noqa: E731
+    no_oracle = {"diverse, held", "allowed_tokens", "from_function", "a function", "gumbel"}
+    no_oracle |= {*axes.LATE} & {*axes.MODELS, *axes.WEIGHTS}
+    assert {*axes.LATE} - met(compared) == no_oracle
+    assert no_oracle <= met(calm)
 
 
 def test_no_other_values_are_impossible():
