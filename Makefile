@@ -35,7 +35,7 @@ help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
 	@echo "make test-all  run all tests, in a random order; SEED=N repeats one"
-	@echo "make test-newcomers  type README, docs/start and docs/howto as somebody does who has pip and no clone"
+	@echo "make test-newcomers  type README, docs/start, docs/howto and docs/coming-from as somebody does who has pip and no clone"
 	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make test-arm64  run tests of kernels and laws on ARM64 under emulation; installs qemu, a compiler and torch (1.5 GB)"

@@ -36,7 +36,7 @@ __all__ = ["generate"]
 
 CRITERIA = {"EosTokenCriteria", "MaxLengthCriteria"}
 INPUTS = {
-    *("attention_mask", "cache_params", "encoder_outputs", "logits_to_keep"),
+    *("attention_mask", "cache", "cache_params", "encoder_outputs", "logits_to_keep"),
     *("mm_encoder_outputs", "past_key_values", "position_ids", "use_cache"),
 }
 
@@ -137,7 +137,7 @@ def _check_inputs(inputs: dict[str, Any]) -> None:
         )
     used = [name for name, value in inputs.items() if value is not None]
     refuse_others("model input", used, INPUTS)
-    for name in ("past_key_values", "cache_params"):
+    for name in ("cache", "past_key_values", "cache_params"):
         if _holds_tokens(inputs.get(name)):
             raise ValueError(f"`{name}` must be empty, but holds tokens; give them as a prompt")
 

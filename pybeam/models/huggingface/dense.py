@@ -34,7 +34,11 @@ from pybeam.models.huggingface.encoding import EncoderOutput, batches, encoded
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.rows import Rows
 
-CACHE_NAMES = ("past_key_values", "cache_params")  # how transformers models call their cache
+CACHE_NAMES = (
+    "cache",
+    "past_key_values",
+    "cache_params",
+)  # how transformers models call their cache
 
 
 # a cache, and the numbers of lines in it

@@ -117,7 +117,8 @@ class HuggingFaceModel(Model):
     @property
     def takes_mask(self) -> bool:
         """Whether a call may say which entries of its cache count."""
-        return "past_key_values" in self.parameters and "attention_mask" in self.parameters
+        has_cache = "cache" in self.parameters or "past_key_values" in self.parameters
+        return has_cache and "attention_mask" in self.parameters
 
     @property
     def why_not_captured(self) -> str:
