@@ -88,6 +88,7 @@ def test_small_chunks_are_no_head(server):
     assert b" 400 " in answer(server, head, body, b"0\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_a_connection_stays_open_for_the_next_request(server):
     """For longer than a head may take."""
     with socket.create_connection(server.address, timeout=20) as connection:

@@ -340,6 +340,7 @@ def test_a_copy_of_the_program_that_ends_leaves_the_engine_alone():
         assert processes(service) == [pid]
 
 
+@pytest.mark.slow
 def test_nothing_is_left():
     """Neither processes nor files, and meanwhile the processes hold no connection of a client."""
     gc.collect()

@@ -50,6 +50,7 @@ def read(processes: SoundProcesses, path: Path, **options) -> torch.Tensor:
         return processes.sound(file, RATE, **{"max_seconds": 60, **options}).read()
 
 
+@pytest.mark.slow
 def test_the_samples_are_those_of_this_process(processes, folder):
     processes.start()
     for name in CODECS:
