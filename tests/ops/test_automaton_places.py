@@ -92,7 +92,7 @@ class Beams:
         )
 
     def best(self, name):
-        """What `select` finds, held hypotheses among them."""
+        """The survivors of `select`, held hypotheses among them."""
         inputs = self.inputs
         entries = [self.score[a, e] for a, own in enumerate(self.held) for e in range(len(own))]
         options = SelectOptions(
