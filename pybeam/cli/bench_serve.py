@@ -39,7 +39,7 @@ class OutputOptions:
         quiet: No progress bar.
     """
 
-    is_json: bool = option(default=False, flag="--json")
+    is_json: bool = option(default=False, flag="--json", is_common=True)
     quiet: bool = option(default=False)
 
 

@@ -13,6 +13,8 @@ PACKAGES = (
     *("plotly", "matplotlib", "pandas", "sacrebleu", "jiwer", "kaldi-native-fbank"),
     *("onnx", "onnx-ir", "onnxruntime", "triton"),
     *("sentencex", "py3langid", "pyarrow", "zstandard", "transformers", "ctranslate2"),
+    *("fastapi", "uvicorn", "websockets", "llguidance", "av", "silero-vad", "ray"),
+    *("pybeam-search-client", "pybeam-search-examples"),
 )
 ON_ONE_LINE = {"packages": ", ", "devices": ", ", "settings": " "}
 # environment variables that change what is computed, and how fast
@@ -51,11 +53,15 @@ def _more(backend: str) -> str:
 
 
 def device_names() -> list[str]:
-    """Name the CPU and every GPU that torch sees."""
+    """Name the CPU and every GPU that torch sees, with its memory."""
     import torch
 
+    from pybeam.cli.machine import gigabytes
+
     gpus = range(torch.cuda.device_count())
-    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in gpus)]
+    about = [torch.cuda.get_device_properties(i) for i in gpus]
+    sized = [f"{one.name}, {gigabytes(one.total_memory)}" for one in about]
+    return ["cpu", *(f"cuda:{i} ({one})" for i, one in enumerate(sized))]
 
 
 @click.command(short_help="Print versions, devices, backends and the instruction set.")
@@ -70,6 +76,11 @@ def info(is_json: bool) -> None:
     neon_bf16). bfloat16 weights are multiplied as pairs where the CPU has an instruction for it that is
     faster, which is tried once per process, and else widened to float32; PYBEAM_BFLOAT16 (pairs, float32)
     chooses without a trial. The two differ in rounding only.
+
+    \b
+    Examples:
+      pybeam info
+      pybeam info --json > info.json    for a bug report
     """
     import torch
 
@@ -81,6 +92,7 @@ def info(is_json: bool) -> None:
         "python": [f"{platform.python_version()} ({platform.python_implementation()})"],
         "system": [platform.platform()],
         "cpu": [machine.cpu()],
+        "memory": machine.memory(),
         "torch": [f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"],
         "packages": machine.versions(PACKAGES),
         "threads": [f"{torch.get_num_threads()} of torch, {os.cpu_count()} processors"],

@@ -29,6 +29,20 @@ def cpu() -> str:
     return f"{len(names)} x {names[0]} ({' '.join(isa for isa in ISAS if isa in flags)})"
 
 
+def memory() -> list[str]:
+    """How much memory there is, and how much of it is free, as Linux tells them."""
+    said = (line.split() for line in lines_of_proc("meminfo"))
+    sizes = {name: int(kilobytes) * 1024 for name, kilobytes, *_ in said}
+    told = {"MemTotal:": "in all", "MemAvailable:": "available"}
+    found = [f"{gigabytes(sizes[name])} {what}" for name, what in told.items() if name in sizes]
+    return [", ".join(found)] if found else []
+
+
+def gigabytes(size: int) -> str:
+    """A number of bytes as people write it."""
+    return f"{size / 1e9:.1f} GB"
+
+
 def cpu_flags() -> list[str]:
     """All that the first core can do; empty where /proc/cpuinfo does not tell."""
     lines = _cpuinfo("flags", "Features")

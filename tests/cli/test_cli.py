@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -309,8 +310,8 @@ def test_info(capfd):
     text = capfd.readouterr().out
     headings = [line.split(" ", 1)[0] for line in text.splitlines() if not line.startswith(" ")]
     assert headings == [
-        *("pybeam", "python", "system", "cpu", "torch", "packages", "threads", "devices"),
-        *("backends", "openmp", "settings"),
+        *("pybeam", "python", "system", "cpu", "memory", "torch", "packages", "threads"),
+        *("devices", "backends", "openmp", "settings"),
     ]
     for word in ("reference: available", "native:", "numpy ", str(Path(pybeam.__file__).parent)):
         assert word in text
@@ -325,6 +326,8 @@ def test_info_for_a_report_has_nothing_private(capfd, monkeypatch):
     told = json.loads(text)
     assert {"pybeam", "torch", "backends", "settings"} <= told.keys()
     assert "PYBEAM_KEY=(hidden)" in told["settings"] and "a secret" not in text
+    assert any(one.startswith("fastapi ") for one in told["packages"])
+    assert all(re.fullmatch(r"\d+\.\d GB in all, .* available", one) for one in told["memory"])
     assert f"~/{Path(pybeam.__file__).parents[1].name}/pybeam" in " ".join(told["pybeam"])
     assert str(Path.home()) not in text
 

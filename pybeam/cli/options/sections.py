@@ -12,7 +12,7 @@ import click
 from pybeam.cli.options.peers import near
 
 # a command with more options than these has a short help page, too
-FULL_PAGE = 20
+FULL_PAGE = 12
 # of a short help page
 MOST_EXAMPLES = 4
 

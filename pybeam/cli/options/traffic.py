@@ -64,12 +64,12 @@ class AskOptions:
         timeout: Close the connection of a request that has no answer within this time.
     """
 
-    input_path: PathOrDash = option("FILE", "-", flag="--input", shows=False)
+    input_path: PathOrDash = option("FILE", "-", flag="--input", shows=False, is_common=True)
     shape: Literal["translations", "decode", "completions", "chat", "libretranslate"] = option(
-        "NAME", "translations"
+        "NAME", "translations", is_common=True
     )
-    field: tuple[Field, ...] = option("NAME=VALUE", ())
-    stream: bool = False
+    field: tuple[Field, ...] = option("NAME=VALUE", (), is_common=True)
+    stream: bool = option(default=False, is_common=True)
     key: Key | None = option("KEY", envvar="PYBEAM_KEY")
     timeout: Positive = option("SECONDS", 60.0)
 
@@ -90,12 +90,14 @@ class LoadOptions:
         seed: When requests come; the same seed gives the same moments.
     """
 
-    rate: Positive | None = option("REQUESTS")
-    clients: Count | None = option("N")
-    seconds: Positive | None = option("SECONDS", shows=f"{SECONDS:g}, or until --requests are over")
+    rate: Positive | None = option("REQUESTS", is_common=True)
+    clients: Count | None = option("N", is_common=True)
+    seconds: Positive | None = option(
+        "SECONDS", shows=f"{SECONDS:g}, or until --requests are over", is_common=True
+    )
     requests: Count | None = option("N")
     warm_up: NotNegative = option("SECONDS", 2.0)
-    deadline: Positive = option("MS", 500.0)
+    deadline: Positive = option("MS", 500.0, is_common=True)
     seed: Whole = option("N", 0)
 
     def __post_init__(self) -> None:
