@@ -1,9 +1,10 @@
 """Look at every page of the built site in Chromium: `make docs-look`.
 
 It saves a screenshot of each page, on a desktop, a tablet and a phone, in the light and in the dark, to
-docs/_build/look. It fails if something is wider than its page or if a figure is missing. `PYBEAM_AXE=FILE`
-gives it the file `axe.min.js` of the npm package `axe-core`: then serious barriers fail, too. Chromium is the
-one on the path (`apt-get install chromium`), or that of `playwright install chromium`.
+docs/_build/look. It fails if something is wider than its page, if a figure is missing, or if the menu shows
+more than nine entries. `PYBEAM_AXE=FILE` gives it the file `axe.min.js` of the npm package `axe-core`, for
+which `make docs-look` asks npm: then serious barriers fail, too. Chromium is the one on the path
+(`apt-get install chromium`), or that of `playwright install chromium`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ FAULTS = """() => {
     const reaches = e => !e.matches('.headerlink') && right(e) > edge + 1;
     const out = [...document.querySelectorAll('article *')].filter(e => reaches(e) && !scrolls(e));
     const broken = [...document.images].filter(e => e.complete && !e.naturalWidth);
+    const open = [...document.querySelectorAll('.sidebar-tree a')].filter(e => e.getClientRects().length);
     const first = (wide ? out : []).sort((a, b) => right(b) - right(a)).slice(0, 3);
     return [...(wide ? [`${content.scrollWidth} > ${content.clientWidth}`] : []),
         ...first.map(e => e.tagName + ' ' + e.textContent.slice(0, 60)),
-        ...broken.map(e => 'no figure ' + e.getAttribute('src'))];
+        ...broken.map(e => 'no figure ' + e.getAttribute('src')),
+        ...(open.length > 9 ? [`${open.length} entries of the menu are open`] : [])];
 }"""
 
 
@@ -72,7 +75,8 @@ def main() -> int:
                 faults += [fault for path in paths for fault in look(page, path, window, scheme)]
                 page.close()
         browser.close()
-    print(*faults, f"{len(paths)} pages, {len(faults)} faults; screenshots in {SHOTS}", sep="\n")
+    done = f"{len(paths)} pages, {len(faults)} faults, {'with' if AXE else 'WITHOUT'} axe"
+    print(*faults, f"{done}; screenshots in {SHOTS}", sep="\n")
     return 1 if faults else 0
 
 

@@ -19,8 +19,8 @@ from support.paths import MODEL
 DOCS = ROOT / "docs"
 FOLDERS = (ROOT, DOCS, DOCS / "start", DOCS / "howto", DOCS / "coming-from")
 TYPED = [page for page in PAGES if page.parent in FOLDERS and blocks_of(page)]
-# the reader of a how-to has begun somewhere
-INSTALLED = Block("sh", 'pip install "pybeam-search[examples]"', 0)
+# where the menu's "Use" begins
+[INSTALLED] = blocks_of(DOCS / "use.md")
 # the folder of CTranslate2 that a reader of that page has: hidden lines make it
 HAS_A_FOLDER = "docs/coming-from/ctranslate2.md"
 CONVERTER = Block("sh", "pip install transformers", 0)
