@@ -1,6 +1,7 @@
 """Result files name the sources that they measure, and pages cite them with their dates."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -37,6 +38,46 @@ def test_a_journal_names_them(tmp_path):
 def test_pages_cite_results_with_their_dates():
     wrong = [page for page in stale.pages() if stale.dated(text := page.read_text("utf-8")) != text]
     assert not wrong, f"run `python -m benchmarks.stale --dates`, which changes {wrong}"
+
+
+def speed_up(case: str, ours: str) -> str:
+    """The best of our rows of a case beside the best of CTranslate2's."""
+    rows = json.loads((stale.RESULTS / "translate-cpu.json").read_text("utf-8"))["rows"]
+
+    def best(name: str) -> float:
+        return max(
+            row["lines/s"]
+            for row in rows
+            if row["case"] == case and re.match(rf"{name}\b", row["system"])
+        )
+
+    ratio = best(f"pybeam (int8 )?{ours}") / best("CTranslate2")
+    return f"{ratio:.1f}" if ratio > 10 else f"{ratio:.2f}"
+
+
+def test_pages_say_what_was_measured_beside_ctranslate2():
+    fixed, greedy, pruned, wide = (
+        [speed_up(f"{kind}{case}", ours) for kind in ("", "int8-")]
+        for case, ours in (
+            ("layouts-5", "fixed 5"),
+            ("layouts-1", "greedy"),
+            ("layouts-5", "variable 5"),
+            ("variable-50", "variable 50"),
+        )
+    )
+    said = {
+        "README.md": fixed + greedy + wide,
+        "CHANGELOG.md": fixed,
+        "docs/index.md": fixed + wide,
+        "docs/coming-from/ctranslate2.md": fixed,
+        "docs/why/measurements.md": fixed + greedy + pruned,
+    }
+    missing = {
+        name: ratios
+        for name, ratios in said.items()
+        if not set(ratios) <= set(re.findall(r"\d+\.\d+", (ROOT / name).read_text("utf-8")))
+    }
+    assert missing == {}
 
 
 @pytest.fixture
