@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-import venv
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,9 @@ def check_changelog() -> str:
         raise Failed(
             f"CHANGELOG.md has no section `## [{number}] - YYYY-MM-DD`: rename `## [Unreleased]` to it"
         )
+    day = dated[0][-10:]
+    if f"\ndate-released: {day}\n" not in (ROOT / "CITATION.cff").read_text("utf-8"):
+        raise Failed(f"CITATION.cff must have the line `date-released: {day}`")
     unreleased = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## )", text, re.M | re.S)
     if unreleased and unreleased[1].strip():
         raise Failed(f"what stands under [Unreleased] belongs under [{number}]")
@@ -103,10 +106,22 @@ def check_tests() -> str:
 
 
 def check_docs() -> str:
-    """Examples run, the site builds without warnings, and all links work, those to other sites too."""
+    """Examples run, the site builds without warnings, and its own links work."""
     run("make", "docs")
-    run("make", "docs-links")
     return "built"
+
+
+def check_links() -> str:
+    """Links to other sites still lead somewhere."""
+    try:
+        urllib.request.urlopen("https://github.com", timeout=20).close()
+    except OSError as error:
+        raise Skipped(
+            f"https://github.com does not answer from here ({error}); run `make release-check "
+            "CHECKS=links` on a machine that reaches it"
+        ) from error
+    run("make", "docs-links")
+    return "all of them"
 
 
 def check_wheel() -> str:
@@ -125,14 +140,15 @@ def check_sdist() -> str:
     if missing:
         raise Failed(f"{found[0].name} lacks {', '.join(missing)}: see MANIFEST.in")
     with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
-        python = Path(folder, "bin", "python")
-        install = (python, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
-        run(*install, "setuptools>=77")
-        options = ("--no-deps", "--no-build-isolation")
+        # this environment has what builds it, so that nothing is asked of an index
+        install = (sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
+        options = ("--no-index", "--no-deps", "--no-build-isolation", "--target", folder)
         run(*install, *options, found[0], cwd=Path(folder), PYBEAM_NO_EXTENSION="1")
-        program = "import pybeam; print(pybeam.__version__)"
-        installed = run(python, "-c", program, cwd=Path(folder), PYTHONPATH="").strip()
+        program = "import pybeam; print(pybeam.__file__, pybeam.__version__)"
+        place, installed = run(
+            sys.executable, "-c", program, cwd=Path(folder), PYTHONPATH=folder
+        ).split()
+    assert Path(place).is_relative_to(folder), place
     if installed != version():
         raise Failed(f"{found[0].name} installs version {installed}: run `make wheel` again")
     return found[0].name
@@ -180,6 +196,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "wheel": check_wheel,
     "sdist": check_sdist,
     "docs": check_docs,
+    "links": check_links,
     "tests": check_tests,
 }
 
@@ -188,13 +205,15 @@ CHECKS: dict[str, Callable[[], str]] = {
 BY_HAND = (
     "CHANGELOG.md: the first lines of the section say what a user gains; its date is {today}",
     "`make wheel-test` beside each torch and Python that is supported: gigabytes of downloads",
+    "`make test-newcomers` and `make test-arm64`: an index of packages, and 1.5 GB of them",
+    "`make docs-look`, and the tests of the server's page with PYBEAM_AXE=FILE: Chromium, axe-core",
     "`make gpu-test` and `make edge`: they need a GPU, and Chromium with ONNX Runtime",
-    "on GitHub: the workflow `wheels` is green on the commit, its wheels for ARM64 and macOS too",
+    "on GitHub: the workflow `wheels` is green on the commit, for Linux, macOS and Windows; so is `images`",
     "on PyPI: this repository's `wheels.yml`, with its environment `pypi`, may publish pybeam-search, "
     "pybeam-search-client and pybeam-search-examples",
-    "`git tag -s v{version} && git push origin v{version}`: it builds, attests and publishes",
-    "container images: `docker build -f deploy/Dockerfile --tag pybeam:{version} .`, for CPUs and for GPUs",
-    "the site of this version beside those of earlier ones: `make docs`, then docs/_build/html as v{version}",
+    "`git tag -s v{version} && git push origin v{version}`: three workflows build, attest and publish the "
+    "packages (`wheels`), the images for CPUs and GPUs (`images`) and the site of this version (`docs`)",
+    "`gh attestation verify` of a wheel from PyPI and of an image from ghcr.io",
     "a new environment, elsewhere: `pip install 'pybeam-search[examples]'`, and README's first program",
     "a release on GitHub with the section of CHANGELOG.md; `## [Unreleased]` again; the next `__version__`",
 )

@@ -5,6 +5,7 @@ import shutil
 import tomllib
 
 import pytest
+import yaml
 
 from release import check, oldest, wheel, wheel_test
 from support.paths import ROOT
@@ -15,7 +16,7 @@ def tree(tmp_path, monkeypatch):
     """A checkout of the version 1.2.3 that may be released, without a history."""
     (tmp_path / "pybeam").mkdir()
     (tmp_path / "pybeam" / "__init__.py").write_text('__version__ = "1.2.3"\n')
-    (tmp_path / "CITATION.cff").write_text("version: 1.2.3\n")
+    (tmp_path / "CITATION.cff").write_text("version: 1.2.3\ndate-released: 2026-01-31\n")
     (tmp_path / "CHANGELOG.md").write_text(
         "# Changelog\n\n## [1.2.3] - 2026-01-31\n\n- A change.\n"
     )
@@ -62,6 +63,37 @@ def test_a_changelog_that_is_not_finished(tree, heading, message):
     edit(tree / "CHANGELOG.md", "[1.2.3] - 2026-01-31", heading)
     with pytest.raises(check.Failed, match=re.escape(message)):
         check.check_changelog()
+
+
+def test_a_citation_has_the_day_of_the_release(tree):
+    edit(tree / "CITATION.cff", "2026-01-31", "2026-01-30")
+    with pytest.raises(check.Failed, match="must have the line `date-released: 2026-01-31`"):
+        check.check_changelog()
+
+
+def test_links_are_skipped_where_there_is_no_network(tree, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no route")
+
+    monkeypatch.setattr(check.urllib.request, "urlopen", refuse)
+    with pytest.raises(check.Skipped, match=r"no route.*CHECKS=links` on a machine that reaches"):
+        check.check_links()
+
+
+def test_packages_and_images_are_attested():
+    jobs = {
+        name: yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text("utf-8"))["jobs"]
+        for name in ("wheels", "images")
+    }
+    [*_, publish] = jobs["wheels"]["publish"]["steps"]
+    assert "pypi-publish" in publish["uses"] and publish["with"]["attestations"] is True
+    [*_, build, attest] = jobs["images"]["image"]["steps"]
+    assert attest["uses"].startswith("actions/attest-build-provenance@")
+    dockerfile = (ROOT / build["with"]["file"]).read_text("utf-8")
+    named = re.findall(r"^(\w+)=", build["with"]["build-args"], re.M)
+    assert set(named) <= set(re.findall(r"^ARG (\w+)", dockerfile, re.M)) and len(named) == 2
+    for job in (jobs["wheels"]["publish"], jobs["images"]["image"]):
+        assert job["permissions"]["id-token"] == "write"
 
 
 def test_every_place_names_the_version_of_this_checkout(monkeypatch):
