@@ -195,6 +195,17 @@ def test_kubernetes_mounts_what_the_server_reads(tmp_path):
         assert int(container["resources"][kind]["cpu"]) == options["threads"]
 
 
+def test_servers_with_a_gpu_differ_from_those_without_in_names_that_exist():
+    patch = yaml.safe_load((DEPLOY / "kubernetes-gpu.yaml").read_text("utf-8"))
+    pod, base = (one["spec"]["template"]["spec"] for one in (patch, manifests()["Deployment"]))
+    [own], [container] = pod["containers"], base["containers"]
+    assert own.keys() <= container.keys() and own["name"] == container["name"]
+    assert own["args"] == [*container["args"], "--device", "cuda"] and "--device" in OPTIONS
+    [mount], [volume] = own["volumeMounts"], pod["volumes"]
+    assert mount["name"] == volume["name"] not in {one["name"] for one in base["volumes"]}
+    assert f"TRITON_CACHE_DIR={mount['mountPath']}\n" in DOCKERFILE.read_text("utf-8")
+
+
 def test_kubernetes_asks_and_stops_the_server_as_it_wants(tmp_path):
     kinds = manifests()
     template = kinds["Deployment"]["spec"]["template"]
