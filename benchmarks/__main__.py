@@ -52,7 +52,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "transcription": ("transcription", "transcription", ()),
     "compat": ("compat", "compat", ()),
     "profile": ("phases", "profile", ()),
-    "service": ("service", "service", ("load",)),
+    "service": ("service", "service", ("load", "clients")),
     "admission": ("admission", "admission", ("load",)),
     "cores": ("cores", "cores", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),

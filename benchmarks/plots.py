@@ -24,6 +24,7 @@ import matplotlib
 from benchmarks.journal import RESULTS
 from benchmarks.latency import PERCENTILES
 from benchmarks.peers import GENERATE, PEER
+from benchmarks.servers import PLAIN
 
 matplotlib.use("svg")
 # the same numbers make the same file, and its letters stay letters
@@ -192,6 +193,7 @@ def load(rows: list[dict]) -> Figure | None:
         for name in dict.fromkeys(row["system"] for row in parts[part]):
             points = sorted((r["req/s"], r[column]) for r in parts[part] if r["system"] == name)
             colour = BLACK if name.startswith(PEER) else ORANGE if "variable" in name else BLUE
+            colour = GREY if name.startswith(PLAIN) else colour
             dashes, marker = ("--", "s") if "int8" in name else ("-", "o")
             style = dict(color=colour, marker=marker, markersize=3.5, label=name)
             axes.plot(*zip(*points, strict=True), dashes, **style)

@@ -1,4 +1,4 @@
-"""`pybeam serve` and the same shell around CTranslate2, each in a process of its own."""
+"""`pybeam serve`, the same shell around CTranslate2 and a plain one, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from benchmarks.translation import MAX_LENGTH, fixed
 from pybeam.traffic import Address
 
 TYPES = ("float32", "int8")
+PLAIN = f"{PEER} in plain FastAPI"
 START_SECONDS = 120.0
 # threads that spin take the cores from the shell; `pybeam serve` sets this by itself
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
@@ -44,9 +46,14 @@ class System:
     processes: int = 0
 
     def __str__(self) -> str:
-        has_choice = self.library != PEER and self.width > 1
+        has_choice = not self.is_peer and self.width > 1
         name = f"{self.library} {self.dtype}" + (f", {self.search}" if has_choice else "")
         return name + (f", {self.processes} processes" if self.processes else "")
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether CTranslate2 decodes."""
+        return self.library in (PEER, PLAIN)
 
     @property
     def layout(self) -> str:
@@ -62,7 +69,7 @@ class System:
 
     def command(self, setup: Setup) -> list[str]:
         """How its server is started."""
-        if self.library == PEER:
+        if self.is_peer:
             vocabulary = corpus.vocabulary(corpus.processor())
             options = {
                 "directory": str(setup.networks.ctranslate2_directory("example", vocabulary)),
@@ -71,7 +78,8 @@ class System:
                 "threads": setup.threads,
                 "side_by_side": self.side_by_side,
             }
-            return ["-m", "benchmarks.peer_server", json.dumps(options)]
+            module = "peer_server" if self.library == PEER else "plain_server"
+            return ["-m", f"benchmarks.{module}", json.dumps(options)]
         search = {"--algorithm": "greedy"}
         if self.width > 1:
             search = {"--algorithm": self.search, "--width": self.width}
@@ -87,7 +95,8 @@ class System:
             **({"--processes": self.processes} if self.processes else {}),
             **search,
         }
-        return ["-m", "pybeam", "serve", *(str(part) for pair in options.items() for part in pair)]
+        command = ["-m", "benchmarks.named_threads", "serve"]
+        return [*command, *(str(part) for pair in options.items() for part in pair)]
 
 
 def ours(width: int) -> list[System]:
@@ -96,12 +105,15 @@ def ours(width: int) -> list[System]:
 
 
 def peers(width: int, threads: int) -> list[System]:
-    """Every layout, of which the best of each type is measured further."""
+    """Every layout, of which the best of each name is measured further; the plain shell has one."""
     layouts = [n for n in (1, threads) if threads % n == 0]
     return [
-        System(PEER, dtype, width, side_by_side=n)
-        for dtype in TYPES
-        for n in dict.fromkeys(layouts)
+        *(
+            System(PEER, dtype, width, side_by_side=n)
+            for dtype in TYPES
+            for n in dict.fromkeys(layouts)
+        ),
+        System(PLAIN, "int8", width, side_by_side=threads),
     ]
 
 
@@ -132,22 +144,53 @@ def offline(setup: Setup, system: System, lines: int) -> dict[str, float]:
 
 
 class Computed(NamedTuple):
-    """Seconds of CPU.
+    """Seconds of CPU; processes that decode for a server do not count.
 
     Attributes:
-        all_threads: of a server's process; processes that decode for it do not count.
+        all_threads: of a server's process.
         front: of the one thread that speaks HTTP.
+        engines: of those that decode, or speak with a process that does.
+        deadlines: of the one that waits for deadlines.
     """
 
-    all_threads: float
-    front: float
+    all_threads: float = 0.0
+    front: float = 0.0
+    engines: float = 0.0
+    deadlines: float = 0.0
+
+    @classmethod
+    def of(cls, pid: int) -> Computed:
+        """Read the seconds of a process so far; NaN where there is no /proc."""
+        process = Path(f"/proc/{pid}")
+        if not process.exists():
+            return cls(*[math.nan] * len(cls._fields))
+        # the name of the process, in parentheses, may have spaces
+        user, kernel = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+        seconds = dict.fromkeys(cls._fields, 0.0)
+        seconds["all_threads"] = (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+        for thread in (process / "task").iterdir():
+            # it may have ended
+            with suppress(OSError):
+                field = cls._field(thread.name == str(pid), (thread / "comm").read_text())
+                spent = int((thread / "schedstat").read_text().split()[0]) / 1e9
+                if field is not None:
+                    seconds[field] += spent
+        return cls(**seconds)
+
+    @staticmethod
+    def _field(is_first: bool, name: str) -> str | None:
+        """The field that has a thread of this name, see `named_threads`; None: only `all_threads` does."""
+        if is_first:
+            return "front"
+        if name.startswith("pybeam deadline"):
+            return "deadlines"
+        return "engines" if name.startswith("pybeam ") else None
 
     def per_request(self, before: Computed, number: int) -> dict[str, float]:
         """Columns of a row: the milliseconds of one of so many requests that were answered since."""
-        return {
-            "cpu_ms": 1e3 * (self.all_threads - before.all_threads) / number,
-            "front_ms": 1e3 * (self.front - before.front) / number,
-        }
+        names = ("cpu_ms", "front_ms", "engines_ms", "deadlines_ms")
+        spent = (1e3 * (now - then) / number for now, then in zip(self, before, strict=True))
+        return dict(zip(names, spent, strict=True))
 
 
 @dataclass
@@ -171,15 +214,8 @@ class Servers:
         return self._addresses[system]
 
     def computed(self, system: System) -> Computed:
-        """The seconds that its process has computed so far; NaN where there is no /proc."""
-        pid = self._processes[system].pid
-        stat, front = Path(f"/proc/{pid}/stat"), Path(f"/proc/{pid}/task/{pid}/schedstat")
-        if not stat.exists():
-            return Computed(math.nan, math.nan)
-        # the name of the process, in parentheses, may have spaces
-        user, kernel = stat.read_text().rpartition(")")[2].split()[11:13]
-        all_threads = (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
-        return Computed(all_threads, int(front.read_text().split()[0]) / 1e9)
+        """The seconds that its process has computed so far."""
+        return Computed.of(self._processes[system].pid)
 
     def held(self, system: System) -> dict[str, int]:
         """Its memory and open files; empty where there is no /proc."""

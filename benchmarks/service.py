@@ -1,4 +1,4 @@
-"""`pybeam serve` under load, beside CTranslate2 in the same shell: same model, threads and machine.
+"""`pybeam serve` under load, beside CTranslate2 in the same shell and in a plain one: same model and machine.
 
 Of CTranslate2's layouts (one batch at a time on all threads, or one on each) the one that answers more is
 measured. A load is a rate of arrivals as a share of what it answers in float32 when 64 clients keep it busy.
@@ -21,7 +21,7 @@ import numpy
 
 from benchmarks.latency import arrivals, percentiles
 from benchmarks.peers import PEER
-from benchmarks.servers import TYPES, Servers, System, offline, ours, peers
+from benchmarks.servers import PLAIN, Servers, System, offline, ours, peers
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from pybeam.traffic import Address, Answer, Clients, Window, closed_loop, open_loop, post
@@ -38,6 +38,8 @@ COLLAPSED_MS = 1000.0
 CLIENTS, MANY_CLIENTS = 16, 64
 GOOD_MS = (200, 500)
 OVERLOAD, DEADLINE = 2.0, 0.5
+# requests a second, and seconds
+AT_RATE, AT_SECONDS = 160.0, 20.0
 STREAM_LOAD = 0.6
 # ten minutes in quarters, at a share of what it answers
 STEADY_SECONDS, STEADY_LOAD = 600.0, 0.8
@@ -51,7 +53,7 @@ SEED = 0
 
 
 def service(setup: Setup) -> Iterator[list[Task]]:
-    """Latency and goodput of `pybeam serve` under load, beside CTranslate2 in the same shell."""
+    """Latency and goodput of `pybeam serve` under load, beside CTranslate2 in two shells."""
     servers = Servers(setup)
     try:
         for width in (5,) if setup.is_tiny else WIDTHS:
@@ -64,21 +66,27 @@ def service(setup: Setup) -> Iterator[list[Task]]:
 def _cases(bench: Bench) -> Iterator[list[Task]]:
     width, own = bench.width, ours(bench.width)
     layouts = peers(width, bench.setup.threads)
-    yield [Task(f"peer-{width}", one.layout, lambda one=one: bench.peer(one)) for one in layouts]
-    yield bench.tasks(f"closed-{width}", bench.systems, bench.closed)
+    int8 = own[1]
+    yield [Task(f"peer-{width}", one.layout, lambda one=one: bench.full(one)) for one in layouts]
+    for clients in (CLIENTS, MANY_CLIENTS):
+        yield bench.tasks(f"closed-{width}", bench.systems, bench.closed, clients=clients)
+    if width == 1 or bench.setup.is_tiny:
+        chosen = [one for one in bench.systems if one.dtype == "int8"]
+        yield bench.tasks("at-160", chosen, bench.at_rate)
     for load in bench.loads:
         going = [one for one in bench.systems if not bench.has_collapsed(one)]
         if going:
             yield bench.tasks(f"load-{width}", going, bench.open, load=load)
     held = [one for one in bench.systems if bench.setup.is_tiny or bench.rows(one)]
     yield bench.tasks(f"held-{width}", held or bench.systems, bench.held)
-    yield bench.tasks(f"overload-{width}", bench.systems, bench.overload)
+    # a plain server keeps no deadline
+    keeping = [one for one in bench.systems if one.library != PLAIN]
+    yield bench.tasks(f"overload-{width}", keeping, bench.overload)
     yield bench.tasks(f"first-{width}", own, bench.first)
     yield bench.tasks(f"offline-{width}", own, bench.offline)
-    int8 = own[1]
     for clients in (1, CLIENTS):
         layouts = int8, replace(int8, processes=bench.setup.threads)
-        yield bench.tasks(f"front-{width}", layouts, bench.front, clients=clients)
+        yield bench.tasks(f"front-{width}", layouts, bench.closed, clients=clients)
     if width > 1:
         yield bench.tasks(f"steady-{width}", [int8], bench.steady)
 
@@ -90,21 +98,18 @@ class Bench:
     setup: Setup
     servers: Servers
     width: int
-    _capacities: dict[System, float] = field(default_factory=dict)
-    _cpu_of: dict[System, dict[str, float]] = field(default_factory=dict)
+    _full: dict[System, dict] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def systems(self) -> list[System]:
-        """The peer's come first: ours are compared with them."""
-        layouts = peers(self.width, self.setup.threads)
-        best = {
-            dtype: max(
-                (one for one in layouts if one.dtype == dtype),
-                key=lambda one: self._capacities.get(one, 0.0),
-            )
-            for dtype in TYPES
-        }
-        return [*best.values(), *ours(self.width)]
+        """The peer's come first: ours are compared with them. Each has any of its layouts; see `best`."""
+        layouts = {str(one): one for one in peers(self.width, self.setup.threads)}
+        return [*layouts.values(), *ours(self.width)]
+
+    def best(self, system: System) -> System:
+        """The layout of a system that answers most, which is measured first unless this run has done so."""
+        layouts = [one for one in peers(self.width, self.setup.threads) if str(one) == str(system)]
+        return max(layouts, key=self.capacity) if len(layouts) > 1 else system
 
     @property
     def loads(self) -> tuple[float, ...]:
@@ -125,7 +130,8 @@ class Bench:
 
     def tasks(self, case: str, chosen: Sequence[System], measure, **more) -> list[Task]:
         return [
-            Task(case, str(one), lambda one=one: measure(one, **more), more=more) for one in chosen
+            Task(case, str(one), lambda one=one: measure(self.best(one), **more), more=more)
+            for one in chosen
         ]
 
     def rows(self, system: System, case: str = "load") -> list[dict]:
@@ -142,23 +148,28 @@ class Bench:
         rows = self.rows(system)
         return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
 
-    def peer(self, system: System) -> dict:
-        """The requests that a layout of the peer can answer; the better one of a type goes on."""
-        return {"answered/s": self.capacity(system)} | self._cpu_of[system]
+    def closed(self, system: System, clients: int) -> dict:
+        """So many clients, each with one request at a time."""
+        return self.full(system) if clients == MANY_CLIENTS else self._closed(system, clients)
 
-    def closed(self, system: System) -> dict:
-        """16 clients, each with one request at a time."""
-        answers, seconds, cpu = self._busy(system, self.texts, CLIENTS)
-        return {"clients": CLIENTS} | cpu | _facts(answers, seconds)
+    def full(self, system: System) -> dict:
+        """As many requests as it can answer: many clients keep it busy."""
+        if system not in self._full:
+            self._full[system] = self._closed(system, MANY_CLIENTS)
+        return self._full[system]
 
-    def front(self, system: System, clients: int) -> dict:
-        """CPU of the front, which is all that is not decoded: with processes that is `cpu_ms`."""
+    def _closed(self, system: System, clients: int) -> dict:
         answers, seconds, cpu = self._busy(system, self.texts, clients)
         return cpu | _facts(answers, seconds)
 
+    def at_rate(self, system: System) -> dict:
+        """Poisson arrivals at a rate that is the same for all."""
+        seconds = self.seconds if self.setup.is_tiny else AT_SECONDS
+        return self._arrivals(system, AT_RATE, seconds=seconds)
+
     def open(self, system: System, load: float) -> dict:
         """Poisson arrivals."""
-        rate = load * self.capacity(self.systems[0])
+        rate = load * self.capacity(self.best(self.systems[0]))
         return self._arrivals(system, rate)
 
     def held(self, system: System) -> dict:
@@ -181,7 +192,7 @@ class Bench:
 
     def first(self, system: System) -> dict:
         """Time to the first certain token of streams, at a load that all can bear."""
-        rate = STREAM_LOAD * self.capacity(self.systems[0])
+        rate = STREAM_LOAD * self.capacity(self.best(self.systems[0]))
         return self._arrivals(system, rate, {"stream": True})
 
     def steady(self, system: System) -> dict:
@@ -217,17 +228,13 @@ class Bench:
             f"server lines/s, {TEXTS_PER_REQUEST} a request": number / seconds,
             f"of decode, {TEXTS_PER_REQUEST} a request": number / seconds / rate,
             "decode cpu_ms": 1e3 * offline_cpu,
-            "server cpu_ms": self._cpu_of[system]["cpu_ms"],
+            "server cpu_ms": self.full(system)["cpu_ms"],
             f"server cpu_ms, {TEXTS_PER_REQUEST} a request": cpu["cpu_ms"] / TEXTS_PER_REQUEST,
         }
 
     def capacity(self, system: System) -> float:
         """Requests per second that it answers when many clients keep it busy."""
-        if system not in self._capacities:
-            answers, seconds, cpu = self._busy(system, self.texts, MANY_CLIENTS)
-            self._capacities[system] = sum(one.status == 200 for one in answers) / seconds
-            self._cpu_of[system] = cpu
-        return self._capacities[system]
+        return self.full(system)["answered/s"]
 
     def _busy(
         self, system: System, texts: Sequence[str | list[str]], num_clients: int

@@ -56,6 +56,8 @@ class Measured(SphinxDirective):
             return f"{value:.{self.options.get('digits', 2)}f}"
         if isinstance(value, int):
             return f"{value:,}"
+        if isinstance(value, list):
+            return ", ".join(map(self._shown, value))
         return "" if value is None else f"{value}".replace("|", "\\|")
 
 

@@ -13,6 +13,7 @@ from support.paths import ROOT
 # processes that others start, and what builds, downloads or draws
 OTHERS = {
     *("catalogue", "corpus_runs", "gpu.ctranslate2_process", "memory", "offline", "peer_server"),
+    *("named_threads", "plain_server"),
     *("worker", "wrapped", "tools.data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
     *("tools.first_output", "tools.loading", "tools.ssru", "tools.constrained_steps"),
 }
