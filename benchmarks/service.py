@@ -85,7 +85,7 @@ def _cases(bench: Bench) -> Iterator[list[Task]]:
     yield bench.tasks(f"first-{width}", own, bench.first)
     yield bench.tasks(f"offline-{width}", own, bench.offline)
     for clients in (1, CLIENTS):
-        layouts = int8, replace(int8, processes=bench.setup.threads)
+        layouts = int8, bench.in_processes
         yield bench.tasks(f"front-{width}", layouts, bench.closed, clients=clients)
     if width > 1:
         yield bench.tasks(f"steady-{width}", [int8], bench.steady)
@@ -104,7 +104,12 @@ class Bench:
     def systems(self) -> list[System]:
         """The peer's come first: ours are compared with them. Each has any of its layouts; see `best`."""
         layouts = {str(one): one for one in peers(self.width, self.setup.threads)}
-        return [*layouts.values(), *ours(self.width)]
+        return [*layouts.values(), *ours(self.width), self.in_processes]
+
+    @cached_property
+    def in_processes(self) -> System:
+        """Our int8, whose engines are processes of their own."""
+        return replace(ours(self.width)[1], processes=self.setup.threads)
 
     def best(self, system: System) -> System:
         """The layout of a system that answers most, which is measured first unless this run has done so."""
