@@ -86,11 +86,20 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+def statements(path: Path) -> Iterator[ast.AST]:
+    """The statements of a file. Expressions, which are most of its nodes, are not looked into."""
+    left: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while left:
+        yield (node := left.pop())
+        for blocks in ("body", "handlers", "orelse", "finalbody", "cases"):
+            left += getattr(node, blocks, [])
+
+
 @cache
 def imports_of(path: Path) -> set[str]:
     """The modules of pybeam that a file imports anywhere: at the top, in a function, for types alone."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in statements(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             whole = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -177,7 +186,7 @@ def test_what_tests_share_stands_in_support():
 def long_functions(path: Path) -> Iterator[str]:
     """The functions beyond the limits whose comment does not say why. Docstrings do not count."""
     lines = path.read_text("utf-8").split("\n")
-    for node in ast.walk(ast.parse("\n".join(lines))):
+    for node in statements(path):
         if not isinstance(node, ast.FunctionDef):
             continue
         first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
@@ -201,7 +210,7 @@ def test_only_kernels_take_their_arguments_one_by_one():
     """`triton_kernels/__init__.py` says why they do, and why nothing that they call does."""
     found, num_functions = [], 0
     for path in (path for path in LIBRARY if "triton_kernels" in path.parts):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in statements(path):
             is_function = isinstance(node, ast.FunctionDef) and not node.name.endswith("_kernel")
             if is_function and any("jit" in ast.unparse(mark) for mark in node.decorator_list):
                 num_functions += 1
