@@ -66,7 +66,8 @@ def lexicon(
     Per request: the words.
 
     Args:
-        words: texts; or from each word to its tokens, or to several lists of tokens that spell the word.
+        words: texts, such as the words of a prefix tree; or from each word to its tokens, or to several lists
+            of tokens that spell the word.
         tokenizer: of the texts; None for a mapping.
         stage: see `pybeam.processors`.
 
