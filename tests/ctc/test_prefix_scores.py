@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import random
 
 import pytest
 import torch
@@ -20,6 +21,16 @@ V = 6
 MODEL = random_model(4, V, eos_bonus=0.5)
 # of three sources
 LENGTHS = (5, 1, 4)
+# what CTCPrefixScoreTH of ESPnet 202511 gave the tokens of outputs, and then EOS, on 2026-11-27; by source
+ESPNET_LENGTHS = (9, 4, 3)
+ESPNET = {
+    (0, (2, 2, 5)): [-2.1449, -4.05915, -1.62949, -6.40362],
+    (0, (4, 3, 4)): [-1.1473, -2.02995, -1.24601, -5.56187],
+    (1, (2, 2, 2)): [-1.17147, -4.3926, -1e10],
+    (1, (3, 5, 2)): [-3.17559, -1.75006, -3.28543, -0.58341],
+    (2, (3, 4, 2)): [-2.15423, -1.46826, -4.63591, 0.0],
+    (2, (5, 5, 3)): [-1.87612, -4.13913, -1e10],
+}
 
 
 def frames_of(seed: int, num: int, size: int = V, peak: float = 1.5) -> torch.Tensor:
@@ -122,6 +133,20 @@ def test_without_frames_or_weight_nothing_changes():
     for others in (requests, requests_of(FRAMES, 0.0), requests_of([None] * 3)):
         found = decoded(JOINT, others)
         assert [[(h.tokens, h.score) for h in r.hypotheses] for r in found] == expected
+
+
+@pytest.mark.parametrize(("source", "output"), ESPNET)
+def test_scores_are_those_of_espnet(source, output, backend):
+    """Those of what CTC cannot say are -1e10 there."""
+    draw = random.Random(source).random
+    logits = [[4 * draw() for _ in range(V)] for _ in range(ESPNET_LENGTHS[source])]
+    frames = torch.tensor(logits).log_softmax(-1)
+    [result] = pybeam.Decoder(MODEL, JOINT, backend=backend).score(
+        requests_of([frames], 1.0), [output]
+    )
+    [found] = result.hypotheses
+    expected = [-INF if one < -1e9 else one for one in ESPNET[source, output]]
+    assert found.log_probs[: len(expected)] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_function_gives_the_frames_of_each_source(backend):
