@@ -8,18 +8,17 @@ step costs as much as it has operations, so each is left out where it would chan
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pybeam.backends.tensor_beams import Select
 from pybeam.contracts import Finishing, SelectOptions, Survivors
-from pybeam.models.rows import Rows
-from pybeam.study import lone_beam
 from pybeam.study.candidates import INF, INT, Candidates, Given, Listing, numbers
 
+Array = TypeVar("Array", Tensor, np.ndarray)
 Hook = Callable[[Candidates], None]
 
 
@@ -32,36 +31,22 @@ class Moments(NamedTuple):
     siblings: int | None  # continuations of a row that are candidates; None: as many as can survive
 
 
-# those of `Select`, and two more
-def ruled_select(
-    select: Select,
-    rows: Rows,
-    moments: Moments,
-    logits: Tensor,
-    score: Tensor,
-    offset: Tensor,
-    width: Tensor,
-    options: SelectOptions,
-) -> Survivors:
+def ruled_select(given: Given, moments: Moments) -> Survivors:
     """`select` of a backend, with the hooks of a rule between its parts."""
-    if not logits.shape[0]:
-        return select(logits, score, offset, width, options)
-    given = Given(select, rows, logits, score, offset, width, options)
-    is_lone, has_nan = lone_beam.is_lone(given), None
-    candidates = lone_beam.listed(given, moments.siblings) if is_lone else None
-    if candidates is None:
-        candidates, has_nan = listed(given, moments.siblings)
+    options, width = given.options, given.width
+    if not given.logits.shape[0]:
+        return given.select(given.logits, given.score, given.offset, width, options)
+    candidates, has_nan = listed(given, moments.siblings)
     if moments.score is not None:
         candidates = scored(candidates, moments.score, moments.acts)
-    best = lone_beam.ranked(candidates, options.most_candidates) if is_lone else None
-    candidates = best or ranked(candidates, options.most_candidates)
-    divide(candidates, width[:, None], options)
+    candidates = ranked(candidates, options.most_candidates)
+    is_eos, keep, width = candidates.is_eos, candidates.keep, width[:, None]
+    rank = numbers(keep.shape[1], keep.device)
+    candidates.finishes, candidates.goes_on = divided(is_eos, keep, rank, width, options)
     if moments.finish is not None:
-        finish(candidates, moments.finish, moments.acts, width[:, None], options)
+        finish(candidates, moments.finish, moments.acts, width, options)
     prune(candidates, options)
-    is_lone = is_lone and has_nan is None
-    survivors = lone_beam.packed(candidates, options.capacity) if is_lone else None
-    return survivors or packed(candidates, has_nan, options.capacity)
+    return packed(candidates, has_nan, options.capacity)
 
 
 def listed(given: Given, siblings: int | None) -> tuple[Candidates, Tensor | None]:
@@ -129,11 +114,7 @@ def scored(candidates: Candidates, hook: Hook, acts: Tensor | None) -> Candidate
         return Candidates(before, keep, keep, keep, listing, None)
     may_change = kept & ~listing.is_held
     score = torch.where(may_change if acts is None else may_change & acts, score, before)
-    if not float(score.amax()) < INF:
-        raise ValueError(
-            "a rule must leave scores that are numbers or -inf, but made a NaN or +inf; is one of its "
-            "options infinite?"
-        )
+    check_scores(float(score.amax()))
     changes = score != before
     gain = torch.where(changes, listing.log_prob + (score - before), listing.log_prob)
     return Candidates(score, keep, keep, keep, listing._replace(log_prob=gain), None)
@@ -150,6 +131,15 @@ def check_like(name: str, value: object, like: Tensor) -> None:
         )
 
 
+def check_scores(best: float) -> None:
+    """Raise ValueError unless the best score that a rule has left is a number or -inf."""
+    if not best < INF:
+        raise ValueError(
+            "a rule must leave scores that are numbers or -inf, but made a NaN or +inf; is one of its "
+            "options infinite?"
+        )
+
+
 def ranked(candidates: Candidates, most: int) -> Candidates:
     """The best `most` candidates of each beam that are kept, best first.
 
@@ -162,21 +152,20 @@ def ranked(candidates: Candidates, most: int) -> Candidates:
     return Candidates(score, keep, keep, keep, candidates.listing, place)
 
 
-def divide(candidates: Candidates, width: Tensor, options: SelectOptions) -> None:
-    """Say which of the ranked candidates finish and which go on, by the algorithm's finishing rule."""
-    ends, keep = candidates.is_eos, candidates.keep
-    rank = numbers(ends.shape[1], ends.device)
+def divided(
+    is_eos: Array, keep: Array, rank: Array, width: Any, options: SelectOptions
+) -> tuple[Array, Array]:
+    """Which of ranked candidates finish and which go on, by the algorithm's finishing rule."""
     is_within = keep & (rank < width)
     if options.finishing == Finishing.REFILL:
-        is_seen = keep & (rank < (1 + len(options.eos_ids)) * width) & ~ends
-        candidates.finishes = is_within & ends
-        candidates.goes_on = is_seen & (is_seen.cumsum(1) <= width)
-        return
+        is_seen = keep & (rank < (1 + len(options.eos_ids)) * width) & ~is_eos
+        return is_within & is_eos, is_seen & (is_seen.cumsum(-1) <= width)
+    ends = is_eos
     if options.finishing == Finishing.HELD:
-        ends = ends.cumprod(1).bool()
+        ends = is_eos.cumprod(-1) > 0
     elif options.finishing == Finishing.NONE:
-        ends = torch.zeros_like(ends)
-    candidates.finishes, candidates.goes_on = is_within & ends, is_within & ~ends
+        ends = is_eos & ~is_eos
+    return is_within & ends, is_within & ~ends
 
 
 def finish(
@@ -206,6 +195,14 @@ def finish(
     ):
         # those that only go leave places
         return
+    settle(candidates, width, options)
+    if acts is not None:
+        candidates.finishes = torch.where(acts, candidates.finishes, finishes)
+        candidates.goes_on = torch.where(acts, candidates.goes_on, goes_on)
+
+
+def settle(candidates: Candidates, width: Tensor, options: SelectOptions) -> None:
+    """Keep of a hook's choice those that may finish or go on, and have a place; see `finish`."""
     ends = candidates.finishes & candidates.is_eos & candidates.keep
     goes = candidates.goes_on & candidates.keep & ~ends
     if options.finishing != Finishing.HELD:
@@ -216,8 +213,6 @@ def finish(
     else:
         is_one = (ends | goes).cumsum(1) <= width
         ends, goes = ends & is_one, goes & is_one
-    if acts is not None:
-        ends, goes = torch.where(acts, ends, finishes), torch.where(acts, goes, goes_on)
     candidates.finishes, candidates.goes_on = ends, goes
 
 

@@ -35,8 +35,9 @@ from pybeam.diversity import Diversity
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, Processor
 from pybeam.search.algorithms import Algorithm
-from pybeam.study.candidates import Candidates
-from pybeam.study.ruled_select import Moments, check_like, ruled_select
+from pybeam.study.candidates import Candidates, Given
+from pybeam.study.lone_beam import lines_of, select_with, where_on
+from pybeam.study.ruled_select import Moments, check_like
 
 __all__ = ["Beam", "Candidates", "Rule", "rule"]
 
@@ -64,11 +65,11 @@ class Beam:
     @cached_property
     def _ints(self) -> Tensor:
         """[A, n], the columns of these slots."""
-        return self._beams.ints.index_select(0, self._slot)
+        return lines_of(self._beams.ints, self._slot)
 
     @cached_property
     def _floats(self) -> Tensor:
-        return self._beams.floats.index_select(0, self._slot)
+        return lines_of(self._beams.floats, self._slot)
 
     def _column(self, name: str) -> Tensor:
         array, place = PLACES[name]
@@ -240,11 +241,12 @@ class Rule(Processor):
         hook: Hook | None = getattr(self, moment)
         return hook
 
-    def _given(self, slot: Tensor, data: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Whether the rule is on in slots [A], and its options there, all [A, 1]."""
-        given = data[: 1 + len(self.options)]
-        is_on, *values = (one.index_select(0, slot)[:, None] for one in given)
-        return is_on, dict(zip((name for name, _ in self.options), values, strict=True))
+    def _given(self, slot: Tensor, data: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """The options of the rule in slots [A], each [A, 1]."""
+        return {
+            name: lines_of(one, slot)[:, None]
+            for (name, _), one in zip(self.options, data[1:], strict=False)
+        }
 
     def _bound(self, moment: str, given: dict[str, Tensor], beam: Beam) -> Hook | None:
         hook = self._hook(moment)
@@ -263,15 +265,16 @@ class Rule(Processor):
         def ruled(
             logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: Any
         ) -> Any:
-            slot = rows.slot.long()
-            is_on, given = self._given(slot, data)
+            slot = rows.slot
+            own = self._given(slot, data)
             beam = Beam(beams, slot, rows, width, data[-1][slot] if self.groups else None)
-            acts = is_on & (beam.num_generated >= 0)
+            acts = where_on(beams, slot, data[0])
             score_hook, finish_hook = (
-                self._bound(moment, given, beam) for moment in ("score", "finish")
+                self._bound(moment, own, beam) for moment in ("score", "finish")
             )
-            moments = Moments(score_hook, finish_hook, None if acts.all() else acts, self.siblings)
-            return ruled_select(select, rows, moments, logits, score, offset, width, options)
+            moments = Moments(score_hook, finish_hook, acts, self.siblings)
+            given = Given(select, rows, logits, score, offset, width, options)
+            return select_with(given, moments)
 
         return ruled
 
@@ -280,7 +283,7 @@ class Rule(Processor):
         if self.stop is None:
             return False
         slot = rows.slot[rows.slot != NULL_SLOT].long()
-        is_on, given = self._given(slot, data)
+        is_on, given = data[0].index_select(0, slot)[:, None], self._given(slot, data)
         beam = Beam(beams, slot, rows, chosen=data[-1][slot] if self.groups else None)
         own = {name: given[name] for name in options_of(self.stop, "stop")}
         stops = self.stop(beam, **own)
