@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import pytest
 import torch
@@ -57,7 +58,9 @@ def test_a_rule_that_does_nothing_changes_no_bit(name, levels, backend):
     rule = pybeam.rule(nothing, finish=nothing, stop=never)
     given = dict(levels=levels, minus_inf=0.1, backend=backend, requests=SOURCES[:6])
     expected = decode(ALGORITHMS[name], **given)
-    found = decode(with_rule(ALGORITHMS[name], rule), schedule=SCHEDULES[2], **given)
+    found = decode(
+        with_rule(ALGORITHMS[name], rule), schedule=SCHEDULES[0 if levels else 2], **given
+    )
     assert found == expected
 
 
@@ -67,26 +70,41 @@ def freitag(candidates, beam, threshold=2.0, max_candidates=3):
     candidates.keep &= (candidates.sibling_rank < max_candidates) | candidates.is_held
 
 
-def freitag_threshold(candidates, beam, threshold=2.0):
+def freitag_threshold(candidates, beam, threshold=2.0, local=1000.0):
     is_one = candidates.finishes | candidates.goes_on
     best = torch.where(is_one, candidates.score, -torch.inf).amax(1, keepdim=True)
     best = torch.maximum(best, beam.best_finished)
+    is_row = candidates.goes_on & ~candidates.is_held
+    nearest = torch.where(is_row, candidates.log_prob, -torch.inf).amax(1, keepdim=True)
     candidates.goes_on &= candidates.score > best - threshold
+    candidates.goes_on &= (candidates.log_prob > nearest - local) | candidates.is_held
 
 
 FREITAG = pybeam.rule(freitag.score, finish=freitag_threshold)
+# the options of the built-in pruning, and of the rule: relative thresholds are distances of logarithms
+PRUNING = {
+    "absolute": (dict(threshold=2.0, max_candidates=3), dict(threshold=2.0, max_candidates=3)),
+    "relative": (dict(relative_threshold=0.2), dict(threshold=-math.log(0.2), max_candidates=99)),
+    "local": (
+        dict(local_threshold=0.3),
+        dict(threshold=1000, local=-math.log(0.3), max_candidates=99),
+    ),
+}
 
 
 @pytest.mark.thinned(most=6)
 @by_schedule
 @pytest.mark.parametrize("levels", [None, 4])
-def test_the_pruning_of_variable_beam(levels, schedule, backend):
+@pytest.mark.parametrize("name", PRUNING)
+def test_the_pruning_of_variable_beam(name, levels, schedule, backend):
+    pruning, values = PRUNING[name]
     options = dict(n_best=4, max_length=12)
     given = dict(levels=levels, schedule=schedule, backend=backend)
     own = dict(levels=levels, backend=backend)
-    expected = decode(pybeam.variable_beam(5, 2.0, 3, **options), **own)
+    expected = decode(pybeam.variable_beam(5, **pruning, **options), **own)
     assert expected != decode(pybeam.variable_beam(5, **options), **own)
-    assert expected == decode(pybeam.variable_beam(5, processors=[FREITAG], **options), **given)
+    rule = FREITAG.using(**values)
+    assert expected == decode(pybeam.variable_beam(5, processors=[rule], **options), **given)
 
 
 def test_options_are_of_requests():
@@ -135,6 +153,24 @@ def test_the_stop_of_huang_beam(n_best, schedule, backend):
         else:
             assert ours.stop_reason == theirs.stop_reason
         assert dataclasses.replace(ours, stop_reason=theirs.stop_reason) == theirs
+
+
+def narrow(candidates, beam):
+    """The best `width` candidates are the next beam, less those that end: Huang, Zhao and Ma 2017."""
+    candidates.goes_on &= torch.arange(candidates.score.shape[1]) < beam.width
+
+
+@pytest.mark.thinned(most=3)
+@by_schedule
+@pytest.mark.parametrize("n_best", [1, 3])
+def test_the_finishing_of_huang_beam(n_best, schedule, backend):
+    options = dict(n_best=n_best, max_length=15)
+    given = dict(eos_bonus=0.5, backend=backend)
+    expected = decode(pybeam.huang_beam(4, 0.4, 1.5, **options), **given)
+    refilled = pybeam.optimal_beam(4, 0.4, 1.5, **options)
+    assert expected != decode(refilled, **given)
+    ruled = with_rule(refilled, pybeam.rule(finish=narrow))
+    assert expected == decode(ruled, schedule=schedule, **given)
 
 
 def hamming(candidates, beam, penalty=0.7):
@@ -187,7 +223,11 @@ def test_rules_in_plain_python(name, finishing, levels, backend):
         ("max_candidates", "threshold", "relative_threshold", "local_threshold")
     )
     model = random_model(3, 9, levels=levels, eos_bonus=0.7)
-    found = pybeam.Decoder(model, algorithm, pybeam.Streaming(4), backend).decode(SOURCES)
+    found, alone = (
+        pybeam.Decoder(model, algorithm, schedule, backend).decode(SOURCES)
+        for schedule in (pybeam.Streaming(4), pybeam.Batch(1))
+    )
+    assert found == alone
     for i, result in enumerate(found):
 
         def step(tokens, source=i):
