@@ -44,7 +44,7 @@ class Task:
 
 
 class Timed:
-    """The turns of one system; seconds are the median of those so far.
+    """The turns of one system; seconds are the median of those so far, and `sd` is their standard deviation.
 
     Args:
         make: gives what is timed; called before the first turn, and warms it up. A method
@@ -100,6 +100,9 @@ class Timed:
         if len(self._seconds) > 1:
             row["spread"] = _spread(self._seconds)
             row["cpu_spread"] = _spread(self._cpu_seconds)
+        if len(self._seconds) > 2:
+            row["sd"] = statistics.stdev(self._seconds)
+            row["cpu_sd"] = statistics.stdev(self._cpu_seconds)
         if self.baseline is not None:
             row["times the first"] = self.baseline.seconds / self.seconds
             if isinstance(self.output, list):

@@ -9,13 +9,15 @@ is a reference into a file of `benchmarks/results`::
     [[FILE; CASE; SYSTEM; NAME=VALUE; COLUMN; FORMAT]]    of the row with this value
     [[FILE; CASE; SYSTEM / OTHER; COLUMN; FORMAT]]        divided by another system's
 
-A `check` is a comparison of such numbers that holds as long as the verdict does. `is_lost` says that the
-commit of a run is in no history.
+Seconds of three turns and more are written with ±, the standard deviation of the turns, and so are
+quotients of them. A `check` is a comparison of such numbers that holds as long as the verdict does. `is_lost`
+says that the commit of a run is in no history.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import tomllib
@@ -83,6 +85,15 @@ def rows_of(reference: str) -> tuple[list[dict[str, Any]], str, str]:
     return found, column, form
 
 
+def deviation(reference: str) -> float | None:
+    """Return the standard deviation of seconds, or of a quotient of them; None: a file has none."""
+    rows, column, _ = rows_of(reference)
+    name = column.replace("seconds", "sd")
+    if name == column or any(name not in row for row in rows):
+        return None
+    return number(reference)[0] * math.hypot(*(row[name] / row[column] for row in rows))
+
+
 def runs_of(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the runs that an entry quotes, by file and number."""
     found = {}
@@ -120,7 +131,8 @@ def told(text: str) -> str:
 
     def written(match: re.Match[str]) -> str:
         value, form = number(match[1])
-        return f"{value:{form}}"
+        sd = deviation(match[1])
+        return f"{value:{form}}" + (f" ± {sd:{form}}" if sd else "")
 
     return REFERENCE.sub(written, text)
 
@@ -192,7 +204,8 @@ pybeam began with three papers and a note. This page has their tables, figures a
 what was found here. `python docs/record.py` makes the page of `docs/why/record.toml` and of the files in
 `benchmarks/results`, and a test holds the page to them. A number is of one run of the command in its row.
 Spread is the slowest turn less the fastest one, as a share of the median; where there is none, the number is
-exact, or of one turn. "With changes" means that files had changes that are not in the commit which the run
+exact, or of one turn. Seconds of three turns and more have ± their standard deviation, in runs that
+kept the deviation. "With changes" means that files had changes that are not in the commit which the run
 names. The machine is a shared one with two cores, so small differences of time tell nothing.
 [Papers](papers.md) says where the methods are in the library, and [Measurements](measurements.md) has more
 tables.

@@ -51,6 +51,7 @@ def test_systems_take_turns_and_medians_count(monkeypatch, tmp_path):
     a, b = kept.rows
     assert (a["seconds"], a["repeats"], b["seconds"]) == (2, 3, 4)
     assert (a["spread"], b["spread"]) == (4.0, 0.0)
+    assert (a["sd"], b["sd"]) == (pytest.approx(19**0.5), 0.0)
     assert "times the first" not in a
     assert (b["times the first"], b["same outputs"]) == (0.5, 0.5)
 

@@ -91,3 +91,17 @@ def test_wrong_entries_are_found():
         == record.number("e2e-cpu; example-50; FIXED; steps; f")[0]
         / record.number("e2e-cpu; example-50; GREEDY; steps; f")[0]
     )
+
+
+def test_seconds_have_their_deviation(monkeypatch):
+    rows = [
+        dict(case="a", system="one", seconds=8.0, sd=0.8),
+        dict(case="a", system="two", seconds=4.0, sd=0.3, steps=3),
+    ]
+    monkeypatch.setattr(record, "content", lambda name: {"rows": rows})
+    assert record.told("[[x; a; one; seconds; .1f]] s") == "8.0 ± 0.8 s"
+    # 2 * sqrt(0.1 ** 2 + 0.075 ** 2)
+    assert record.told("[[x; a; one / two; seconds; .2f]]") == "2.00 ± 0.25"
+    assert record.told("[[x; a; two; steps; .0f]]") == "3"
+    del rows[1]["sd"]
+    assert record.told("[[x; a; one / two; seconds; .2f]]") == "2.00"
