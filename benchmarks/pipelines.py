@@ -1,10 +1,10 @@
 """The work around a search: choosing among its outputs, and translating in pieces.
 
 `choice` translates the first lines of test. Does minimum Bayes risk beat beam 5? Its hypotheses are 32-best
-lists, independent samples, or those of `stochastic_beam`; the utility is chrF. There is no model that
-translates back, so what is reranked gets the scores of the same model in int8, with equal weights. "best
-of" chooses by the reference, which no system can: it is the most that could be won. "p" is that of
-sacrebleu's paired bootstrap on chrF against the first system.
+lists, independent samples, or those of `stochastic_beam`; the utility is chrF. Lists are reranked
+by the same model in int8, with equal weights, or by a model that translates back, with the weight that has
+the most chrF on lines of dev. "best of" chooses by the reference, which no system can: it
+is the most that could be won. "p" is that of sacrebleu's paired bootstrap on chrF against the first system.
 
 `documents` joins five lines at a time. `tags` puts one word of every line into <b></b>: BLEU and chrF are
 those of the output without tags, "kept" is the share of lines that have both tags once, in order.
@@ -23,6 +23,7 @@ from sacrebleu.significance import PairedTest
 
 import pybeam
 from benchmarks.corpus import MODEL, load
+from benchmarks.networks import trained_reverse
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.tools.data import folder_with
@@ -32,6 +33,7 @@ from pybeam.reranking import (
     minimum_bayes_risk,
     probability_weights,
     rerank,
+    reverse_scores,
     sample_weights,
 )
 from pybeam.text.units import Template, protected, sentences
@@ -43,6 +45,8 @@ MAX_LENGTH = 128
 PER_DOCUMENT = 5
 NORMALISED = pybeam.scoring.power(1.0)
 BEAM = pybeam.fixed_beam(5, scoring=NORMALISED, max_length=MAX_LENGTH)
+# of the scores of a model that translates back
+WEIGHTS = [number / 10 for number in range(1, 16)]
 TAGS = re.compile(r"</?b>")
 
 
@@ -121,8 +125,8 @@ def quality(outputs: Sequence[str], references: Sequence[str]) -> dict:
     }
 
 
-def choices(verses: Verses) -> dict[str, Callable[[], list[str]]]:
-    """By system, what it makes of all lines."""
+def choices(verses: Verses, dev: Verses) -> dict[str, Callable[[], list[str]]]:
+    """By system, what it makes of all lines; weights are chosen on those of `dev`."""
     decode = verses.tokenizer.decode
 
     def best(results: list[pybeam.Result]) -> list[str]:
@@ -147,6 +151,23 @@ def choices(verses: Verses) -> dict[str, Callable[[], list[str]]]:
         scores = forward_scores(scorer, sources, verses.n_best())
         return best(rerank(verses.n_best(), [scores], (0.5, 0.5)))
 
+    def noisy_channel() -> list[str]:
+        path = trained_reverse()
+        tokenizer = pybeam.load_tokenizer(path)
+        scorer = pybeam.Decoder(
+            pybeam.load_model(path, device="cpu"), pybeam.greedy(scoring=NORMALISED)
+        )
+
+        def reranked(own: Verses, weights: Sequence[float]) -> dict[float, list[str]]:
+            texts = [own.texts(result) for result in own.n_best()]
+            scores = reverse_scores(scorer, tokenizer, own.sources, texts)
+            return {one: best(rerank(own.n_best(), [scores], (1.0, one))) for one in weights}
+
+        found = reranked(dev, WEIGHTS)
+        weight = max(found, key=lambda one: quality(found[one], dev.references)["chrF"])
+        print(f"weight {weight}: {quality(found[weight], dev.references)} on dev")
+        return reranked(verses, [weight])[weight]
+
     def with_reference() -> list[str]:
         lines = zip(map(verses.texts, verses.n_best()), verses.references, strict=True)
         return [texts[int(chrf(texts, [reference])[:, 0].argmax())] for texts, reference in lines]
@@ -156,6 +177,7 @@ def choices(verses: Verses) -> dict[str, Callable[[], list[str]]]:
         "beam 5": lambda: best(verses.search("beam 5", BEAM)),
         f"beam {NUM}": lambda: best(verses.n_best()),
         f"rerank, {NUM}-best, int8": in_int8,
+        f"rerank, {NUM}-best, noisy channel": noisy_channel,
         f"MBR, {NUM}-best": lambda: risk(verses.n_best()),
         f"MBR, {NUM}-best, probabilities": lambda: risk(verses.n_best(), probability_weights),
         "one sample": lambda: [texts[0] for texts in verses.independent()],
@@ -226,14 +248,17 @@ def tags(verses: Verses) -> dict[str, Callable[[], dict]]:
 def pipelines(setup: Setup) -> Iterator[list[Task]]:
     """Minimum Bayes risk, reranking, documents and protected tags on verses of test."""
     lines = setup.lines or LINES
-    path = "bible-es-en/test.es"
-    sources = (folder_with(path, setup.data) / path).read_text("utf-8").splitlines()[:lines]
-    references = load(setup.data, "test", lines).references
-    model = pybeam.load_model(MODEL, device="cpu")
-    made = Verses(sources, references, pybeam.load_tokenizer(MODEL), model)
+    model, tokenizer = pybeam.load_model(MODEL, device="cpu"), pybeam.load_tokenizer(MODEL)
+
+    def verses_of(part: str) -> Verses:
+        path = f"bible-es-en/{part}.es"
+        sources = (folder_with(path, setup.data) / path).read_text("utf-8").splitlines()[:lines]
+        return Verses(sources, load(setup.data, part, lines).references, tokenizer, model)
+
+    made = verses_of("test")
     yield [
         Task("choice", name, lambda run=run: made.measures(run()))
-        for name, run in choices(made).items()
+        for name, run in choices(made, verses_of("dev")).items()
     ]
     yield [Task("documents", name, run) for name, run in documents(made).items()]
     yield [Task("tags", name, run) for name, run in tags(made).items()]
