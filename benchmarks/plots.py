@@ -2,6 +2,7 @@
 
 python -m benchmarks.plots [FILE.json ...]
 
+translate: <file>-layouts.svg (the best layouts, against BLEU).
 e2e: <file>-throughput.svg (against BLEU), <file>-steps.svg (time against length), <file>-latency.svg.
 stopping: the figures of Huang, Zhao and Ma 2017, on the dev set: <file>-quality.svg (mean log-probability
 against width), <file>-bleu.svg (BLEU and length ratio against width, decoders with a reward at their best
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +51,13 @@ STYLES = {
     GENERATE: (BLACK, "X"),
     "pybeam": (ORANGE, "o"),
 }
+LAYOUTS = {
+    "CTranslate2 beam_size=1": (BLACK, "o"),
+    "CTranslate2 beam_size=5": (BLACK, "s"),
+    "pybeam greedy": (ORANGE, "o"),
+    "pybeam fixed 5": (ORANGE, "s"),
+    "pybeam variable 5": (ORANGE, "D"),
+}
 DECODERS = {
     "top finished": (GREY, "s", "-"),
     "shrinking, norm": (BLUE, "v", "--"),
@@ -74,6 +83,28 @@ def throughput(rows: list[dict]) -> Figure | None:
         axes.set_xlim(left=0)
 
     return side_by_side(list(parts), panel, "BLEU")
+
+
+def layouts(rows: list[dict]) -> Figure | None:
+    """A panel for float32 and one for int8: searches and CTranslate2 in their best layouts."""
+    best: dict[str, dict[str, dict]] = {}
+    for row in rows:
+        case = re.fullmatch(r"(int8-)?layouts-(\d)", row["case"])
+        if case:
+            name = re.split(r",? \d (?:batch|engine)", row["system"])[0]
+            shown = f"{name} beam_size={case[2]}" if name == "CTranslate2" else name
+            part = best.setdefault("int8" if case[1] else "float32", {})
+            part[shown] = max(row, part.get(shown, row), key=lambda one: one["lines/s"])
+
+    def panel(axes: Axes, part: str) -> None:
+        for system, row in sorted(best[part].items()):
+            colour, marker = LAYOUTS[system]
+            at, style = (row["lines/s"], row["BLEU"]), dict(s=44, alpha=0.85)
+            axes.scatter(*at, color=colour, marker=marker, label=system, **style)
+        axes.set(xlabel="lines/s", title=part)
+        axes.set_xlim(left=0)
+
+    return side_by_side(list(best), panel, "BLEU")
 
 
 def step_time(rows: list[dict]) -> Figure | None:
@@ -250,6 +281,7 @@ def _line(
 
 
 PLOTS = {
+    "translate": {"layouts": layouts},
     "e2e": {"throughput": throughput, "steps": step_time, "latency": latency},
     "stopping": {"quality": quality, "bleu": bleu, "reward": reward},
     "jacobi": {"speed": speed},
@@ -306,7 +338,7 @@ def side_by_side(names: list[str], panel: Callable[[Axes, str], None], label: st
         handles.values(),
         handles,
         loc="outside lower center",
-        ncols=min(5 if len(names) > 1 else 2, len(handles)),
+        ncols=min({1: 2, 2: 3}.get(len(names), 5), len(handles)),
         frameon=False,
     )
     return figure
