@@ -39,6 +39,12 @@ class Corpus:
         step = max(1, len(self.sources) // lines)
         return Corpus(self.sources[::step][:lines], self.references[::step][:lines], self.pieces)
 
+    def of_length(self, least: int, most: int) -> Corpus:
+        """The lines whose sources have so many tokens."""
+        places = [i for i, source in enumerate(self.sources) if least <= len(source) <= most]
+        lists = [[given[i] for i in places] for given in (self.sources, self.references)]
+        return Corpus(*lists, self.pieces)
+
     def bleu(self, outputs: list[list[int]]) -> float:
         return self.bleu_score(outputs).score
 

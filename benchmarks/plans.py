@@ -25,6 +25,8 @@ from benchmarks.translation import (
 EPSILON = 1 / 6
 # of a line that had been translated before
 PARTS = {"a line that has grown by a third": 0.75, "a line that comes again": 1.0}
+# of the sources of parallel decoding
+LENGTHS = (1, 20), (21, 40), (41, 128)
 # width -> (delta, M); the cases `thresholds-*` tell what they lose on the lines of dev and test
 CHOSEN = {5: (2.0, 3), 50: (1.6, 3)}
 # thresholds that are quicker, and may lose BLEU; the least that does not lose 0.1, in either dtype
@@ -273,6 +275,7 @@ def parallel() -> dict[str, Case]:
         threads: int | None = None,
         repeats: int = 3,
         network: str = "example",
+        tokens: tuple[int, int] | None = None,
     ) -> Case:
         schedule = pybeam.Batch(batch)
         systems = {
@@ -282,7 +285,7 @@ def parallel() -> dict[str, Case]:
             **{name: Ours(algorithm, schedule) for name, algorithm in unknown.items()},
             **{name: system(schedule) for name, system in remembering.items()},
         }
-        return Case(systems, lines, network, repeats, threads, is_spread=True)
+        return Case(systems, lines, network, repeats, threads, is_spread=True, tokens=tokens)
 
     return {
         **{
@@ -291,6 +294,10 @@ def parallel() -> dict[str, Case]:
             for threads in (1, 2)
         },
         "iterations": case(64, 173, repeats=1),
+        **{
+            f"iterations, {low} to {high} tokens": case(64, 100, repeats=1, tokens=(low, high))
+            for low, high in LENGTHS
+        },
         "en-es, threads = 2, batch = 1": case(1, 30, 2, network="reverse"),
         "en-es, iterations": case(64, 173, repeats=1, network="reverse"),
     }

@@ -179,6 +179,7 @@ class Case:
     Args:
         lines: the first ones of the file, None for all; with `is_spread` from all over it.
         splits: the files, one behind the other.
+        tokens: only lines whose sources have at least and at most so many; None: all.
         has_loss: also tell the BLEU that is lost to the first system, with its interval of 95 %.
         has_floor: also time the matrix products of a step alone, which no search can be faster than.
     """
@@ -190,6 +191,7 @@ class Case:
     threads: int | None = None
     is_spread: bool = False
     splits: tuple[str, ...] = ("dev",)
+    tokens: tuple[int, int] | None = None
     has_loss: bool = False
     has_floor: bool = False
 
@@ -356,6 +358,8 @@ def _tasks(setup: Setup, name: str, case: Case) -> list[Task]:
         languages = ("en", "es") if case.network == "reverse" else ("es", "en")
         parts = [setup.corpus(split, languages=languages) for split in case.splits]
         own = reduce(operator.add, parts)
+        if case.tokens is not None:
+            own = own.of_length(*case.tokens)
         return own.spread(lines) if case.is_spread and lines else own.first(lines)
 
     dtype = next((s.dtype for s in case.systems.values() if isinstance(s, Ours)), None)
