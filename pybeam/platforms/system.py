@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ PR_SET_PDEATHSIG = 1
 BEYOND = 0x7FFFFFFE
 # ERROR_PRIVILEGE_NOT_HELD, of Windows
 NOT_PRIVILEGED = 1314
+# of Linux's tcp_info: milliseconds since bytes came, counted in ticks of the system
+LAST_BYTES, TICK_MS = slice(52, 56), 4
 #: why several processes are refused where `can_fork` says no
 ONLY_LINUX_FORKS = "only on Linux can copies of a process compute"
 
@@ -51,6 +54,21 @@ def belong_to_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def seconds_unread(descriptor: int) -> float:
+    """Return for how long the last bytes of a TCP connection have been here, less a tick; 0: nobody knows."""
+    if sys.platform != "linux":
+        return 0.0
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LAST_BYTES.stop)
+    except OSError:  # it is no TCP
+        return 0.0
+    finally:
+        # the descriptor is that of another object
+        connection.detach()
+    return max(0, int.from_bytes(known[LAST_BYTES], sys.byteorder) - TICK_MS) / 1000
 
 
 def lines_of_proc(name: str) -> list[str]:

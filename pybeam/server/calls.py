@@ -44,8 +44,6 @@ from pybeam.speech import SoundFile
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
-# that the service is given for a request
-LEAST_SECONDS = 1e-3
 T = TypeVar("T")
 
 
@@ -142,18 +140,15 @@ class Calls:
     ) -> list[Processor]:
         """Return the processor for the grammar that a body asks for, in a list; none if it asks for none.
 
-        The time that it takes is part of the request's time.
-
         Raises:
             APIError: the grammar is wrong, the time is over, too many of the client's wait, or it has gone.
         """
         if wish is None:
             return []
-        seconds, began = self._serving(http, model, body)["timeout"], time.monotonic()
-        try:
-            return await unless_gone(http, self.grammars.constraints(http, model, wish, seconds))
-        finally:
-            http.state.spent = time.monotonic() - began
+        options = self._serving(http, model, body)
+        seconds, spent = options["timeout"], time.monotonic() - options["since"]
+        found = self.grammars.constraints(http, model, wish, seconds, spent)
+        return await unless_gone(http, found)
 
     async def decode(
         self,
@@ -287,7 +282,7 @@ class Calls:
         # a part that is cut would be taken for a whole one
         options["on_deadline"] = "raise"
         seconds = options["timeout"] or 0.0
-        end = time.monotonic() + seconds
+        end = options.pop("since") + seconds
 
         async def decode(request: Request) -> ServedResult:
             left = end - time.monotonic()
@@ -345,8 +340,9 @@ class Calls:
         return {
             # by then another model may have its name
             "model": model.decoder,
-            # a grammar has taken its part of it
-            "timeout": max(seconds - getattr(http.state, "spent", 0.0), LEAST_SECONDS),
+            "timeout": seconds,
+            # live sessions have so many seconds for each turn, from now on
+            "since": getattr(http.state, "arrived", time.monotonic()),
             "priority": min(body.priority, highest),
             "client": client_of(http),
             "on_deadline": body.on_deadline or self.settings.on_deadline,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from pybeam.platforms.system import raise_file_limit
+from pybeam.platforms.system import raise_file_limit, seconds_unread
 from pybeam.server.clients import Addresses
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
@@ -25,6 +26,8 @@ REALTIME = "/v1/realtime"
 MAX_HEAD = 1 << 16
 # files that this process opens beside its connections
 OWN_FILES = 128
+# requests that begin in a turn of the loop
+STARTS = 4
 # between two lines of the log that say the same of connections
 LOG_SECONDS = 10.0
 
@@ -109,6 +112,35 @@ class Joined:
             self._transport.write(b"".join(parts))
 
 
+class Starts:
+    """Lets a few requests begin in each turn of the loop, in their order.
+
+    An answer takes some turns of the loop to be written. If all requests that had come began in one turn,
+    those that are done, or whose time is over, would wait for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._num_begun = 0
+
+    def add(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], None]) -> None:
+        """Let a request begin, at once if few have in this turn."""
+        if not (self._num_begun or self._waiting):
+            loop.call_soon(self._next, loop)
+        if self._num_begun < STARTS:
+            self._num_begun += 1
+            begin()
+        else:
+            self._waiting.append(begin)
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._num_begun = min(STARTS, len(self._waiting))
+        if self._num_begun:
+            loop.call_soon(self._next, loop)
+        for _ in range(self._num_begun):
+            self._waiting.popleft()()
+
+
 class BoundedSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, which counts as the connection that it was, and closes if nobody reads it on.
 
@@ -155,6 +187,7 @@ class Bounded(HttpToolsProtocol):
 
     Attributes:
         crowd: counts connections.
+        starts: lets requests begin.
         seconds: in which a head must have come, and in which a client must read on.
         socket_class: what a connection becomes that asks for live sessions.
     """
@@ -162,6 +195,7 @@ class Bounded(HttpToolsProtocol):
     crowd: ClassVar[Crowd]
     seconds: ClassVar[float] = 30.0
     socket_class: ClassVar[type[BoundedSocket]]
+    starts: ClassVar[Starts]
     _timer: asyncio.TimerHandle | None = None
     # runs while more is written than is read
     _reader: asyncio.TimerHandle | None = None
@@ -171,6 +205,7 @@ class Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         joined: Any = Joined(transport, self.loop)
+        self._descriptor = transport.get_extra_info("socket").fileno()
         super().connection_made(joined)
         error = self.crowd.enter(self._address)
         self._has_entered = error is None
@@ -234,7 +269,13 @@ class Bounded(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_in_message, self._size = False, 0
+        # clients count the time in which nobody read what they had sent
+        state: dict[str, Any] = self.scope["state"]
+        state["arrived"] = time.monotonic() - seconds_unread(self._descriptor)
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.starts.add(self.loop, partial(super()._start_asgi_task, cycle, app))
 
     def _await_head(self) -> None:
         self._timer = self.loop.call_later(self.seconds, self._check)
@@ -277,4 +318,5 @@ def bounded(settings: Settings) -> type[Bounded]:
     crowd = Crowd(most, settings.max_connections_per_client, settings.forwarded_allow_ips)
     bounds = {"crowd": crowd, "seconds": settings.body_timeout}
     socket_class = type("BoundedSocket", (BoundedSocket,), bounds)
-    return type("Bounded", (Bounded,), bounds | {"socket_class": socket_class})
+    more = {"socket_class": socket_class, "starts": Starts()}
+    return type("Bounded", (Bounded,), bounds | more)

@@ -179,12 +179,14 @@ class Grammars:
         model: ServedModel,
         wish: Asked,
         seconds: float | None = None,
+        spent: float = 0.0,
     ) -> list[Processor]:
         """Return the processor for what is asked, in a list.
 
         Raises:
             APIError: the server has none to change, or the grammar is too large, wrong or too complex, or is
-                not read within so many seconds, or too many others of the client wait.
+                not read within so many seconds, less those that are spent, or too many others of the client
+                wait.
         """
         chain = model.decoder.algorithm.processors
         own = next((one for one in chain if isinstance(one, GrammarConstraint)), None)
@@ -200,7 +202,7 @@ class Grammars:
             problem = f"must have at most {LARGEST} characters, but has {len(wish.text)}"
             raise APIError(400, f"`{field}` {problem}", field)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(None if seconds is None else seconds - spent):
                 vocabulary = await asyncio.to_thread(Vocabulary.of, own.tokenizer)
                 if Grammar.is_kept(wish.text, vocabulary):
                     return [await asyncio.to_thread(dataclasses.replace, own, text=wish.text)]

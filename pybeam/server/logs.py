@@ -127,6 +127,9 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
+        if scope["type"] == "http":
+            # where the connection has not said so, or its body is still to come
+            state.setdefault("arrived", time.monotonic())
         # a span has begun outside, if spans are wanted
         trace = state.get("trace") or Trace.of(dict(scope["headers"]))
         start, status, num_bytes = time.perf_counter(), 500, 0

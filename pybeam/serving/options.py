@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
     priority: int
     client: Hashable
     on_deadline: OnDeadline
+    since: float
 
 
 def check_options(options: Options) -> None:
@@ -32,6 +33,8 @@ def check_options(options: Options) -> None:
     timeout, priority = options.get("timeout"), options.get("priority", 0)
     if timeout is not None:
         number("timeout", timeout, -float("inf"))
+    if "since" in options:
+        number("since", options["since"], -float("inf"))
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise TypeError(f"`priority` must be an int, but is {priority!r}")
     if options.get("on_deadline", "raise") not in ("raise", "best"):

@@ -20,7 +20,7 @@ from pybeam.serving.bell import awaited
 from pybeam.serving.deadline_timer import DeadlineTimer
 from pybeam.serving.engine_group import EngineGroup
 from pybeam.serving.engine_groups import EngineGroups
-from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
+from pybeam.serving.errors import ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.forking import on_fork
 from pybeam.serving.model_queue import Limits, ModelQueue
@@ -206,10 +206,7 @@ class Service:
         """Return what a model does now.
 
         Args:
-            model: its name or its decoder; None: the only one.
-
-        Raises:
-            ValueError: there is no such model.
+            model: its name or its decoder; None: the only one. Raises ValueError if there is none.
         """
         return self._groups.of(model).status()
 
@@ -237,7 +234,8 @@ class Service:
                 `client`: whom it counts for when clients take turns, such as a key or an address; None: all
                 without one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
                 `DeadlineExceeded`, and beside others a hopeless request does not even begin; "best" gives the
-                best so far, if there is any, see `ServedResult`. Neither waits for a step.
+                best so far, if there is any, see `ServedResult`. Neither waits for a step. `since`: when the
+                request came, on the service's clock; its times count from then. Left out: now.
 
         The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled` or `EngineCrashed`; TypeError
         or ValueError if this request is wrong; or what its model raised. Other requests are not affected.
@@ -374,11 +372,12 @@ class Service:
         check_options(options)
         self._check_runs()
         group = self._groups.of(options.get("model"))
-        ticket = Ticket.of(Request.of(request), options, self._clock())
-        ticket.watch, ticket.tell, timeout = watch, tell, options.get("timeout")
+        now = self._clock()
+        ticket = Ticket.of(Request.of(request), options, now)
+        ticket.watch, ticket.tell = watch, tell
         try:
-            if timeout is not None and timeout <= 0:
-                raise DeadlineExceeded(f"`timeout` is {timeout} seconds")
+            if ticket.deadline is not None and ticket.deadline <= now:
+                raise ticket.too_late()
             ticket.cost, ticket.most_steps = group.assess(ticket.request)
         except Exception as error:
             ticket.future.set_exception(error)

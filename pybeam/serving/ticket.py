@@ -74,14 +74,14 @@ class Ticket:
     @classmethod
     def of(cls, request: Request, options: Options, now: float) -> Ticket:
         """Return the ticket of a request that comes now, whose cost is not known yet."""
-        timeout = options.get("timeout")
+        timeout, since = options.get("timeout"), options.get("since", now)
         return cls(
             request=request,
             cost=Cost(0, 1),
-            submitted=now,
+            submitted=since,
             priority=options.get("priority", 0),
             client=options.get("client"),
-            deadline=None if timeout is None else now + timeout,
+            deadline=None if timeout is None else since + timeout,
             wants_best=options.get("on_deadline") == "best",
         )
 

@@ -30,12 +30,33 @@ def at_the_gate(model, service, requests, **options):
 def test_no_time_at_all(timeout):
     model, service = gated()
     future = service.submit(REQUESTS[0], timeout=timeout)
-    with pytest.raises(DeadlineExceeded, match="`timeout` is"):
+    with pytest.raises(DeadlineExceeded, match="has passed"):
         future.result(0)
     with pytest.raises(TimeoutError):
         future.result(0)
     service.close()
     assert not model.calls
+
+
+def test_it_counts_from_when_the_request_came():
+    """Its time in the queue does so, too; and nobody decodes what is too late when it is submitted."""
+    clock = Clock()
+    model, service = gated(clock=clock)
+    came, clock.now = clock.now, clock.now + 2
+    late = service.submit(REQUESTS[0], timeout=2, since=came)
+    with pytest.raises(DeadlineExceeded, match="2 seconds has passed"):
+        late.result(0)
+    assert service.submit(REQUESTS[1], timeout=3, since=came).result(WAIT_SECONDS).times.queued == 2
+    with pytest.raises(TypeError, match="`since`"):
+        service.submit(REQUESTS[1], since="now")
+    model.shut()
+    runs = service.submit(REQUESTS[0], timeout=3, since=came)
+    model.until_a_step_waits()
+    clock.now += 1
+    model.open()
+    with pytest.raises(DeadlineExceeded, match="3 seconds has passed"):
+        runs.result(WAIT_SECONDS)
+    service.close()
 
 
 def test_it_passes_while_it_waits():
