@@ -38,13 +38,13 @@ class Deadlines:
         # a heap of the times at which requests may have to leave, and their indices
         self._alarms: list[tuple[float, int]] = []
 
-    def __len__(self) -> int:
-        """Looks that are still to come."""
-        return len(self._alarms)
-
     def watch(self, ticket: Ticket, now: float) -> None:
         """Look at a request when it may have to leave, as far as can be said now."""
         self._ring(self._time_to_go(ticket, now), ticket)
+
+    def may_be_due(self, now: float) -> bool:
+        """Whether a request may have to leave now. It needs no lock: others are told by the timer."""
+        return any(at <= now for at, _ in self._alarms[:1])
 
     def due(self, now: float) -> Iterator[Ticket]:
         """Yield the requests that must leave now."""

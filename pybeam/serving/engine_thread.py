@@ -69,6 +69,9 @@ class EngineThread(Arrivals):
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
         queue = self._queue
+        # who comes later is news
+        if not (may_wait or queue.waiting):
+            return None
         while True:
             queue.expire()
             with at_rest(may_wait):

@@ -99,7 +99,8 @@ class ModelQueue:
         self.leaving: dict[int, Exception] = {}
         self.deadlines = Deadlines(self.waiting, self.taken, wake_by)
         # copies of this process see them, too
-        flags = np.frombuffer(mmap.mmap(-1, 2 + MOST_PROCESSES), np.bool_)[:, None]
+        self._flags = mmap.mmap(-1, 2 + MOST_PROCESSES)
+        flags = np.frombuffer(self._flags, np.bool_)[:, None]
         self.has_news, self.must_leave, self.has_read = flags[0], flags[1], flags[2:]
         self.unheard: dict[object, bool] = {}
         self.broken: set[object] = set()
@@ -188,7 +189,7 @@ class ModelQueue:
         """
         self.has_news[0] = bool(self.waiting or self.unheard or self.must_leave[0])
         # a process sets its own flag first, so one that comes meanwhile is seen
-        if self.has_read.any():
+        if self._flags.find(b"\1", 2) > 0:
             self.has_news[0] = True
 
     def close(self) -> None:
@@ -266,7 +267,7 @@ class ModelQueue:
 
     def expire(self) -> None:
         """Let the requests leave whose time is over, or too short."""
-        if not self.deadlines:
+        if not self.deadlines.may_be_due(self.clock()):
             return
         refused: list[Ticket] = []
         late: list[Ticket] = []
