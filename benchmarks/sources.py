@@ -24,6 +24,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "gpu-bench": (*SEARCH, "triton_kernels", "csrc/cuda"),
     "gpu-step": (*SEARCH, "triton_kernels", "csrc/cuda"),
     "huggingface": SEARCH,
+    "instructions": ("csrc/cpu/*-inl.h", "csrc/cpu/avx*", "csrc/cpu/neon*", "setup.py"),
     "jacobi": SEARCH,
     "kernels": (*SEARCH, "triton_kernels"),
     "launches": (*SEARCH, "triton_kernels"),
