@@ -30,6 +30,8 @@ IS_WINDOWS = sys.platform == "win32"
 FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
 # clang-cl, since Microsoft's own compiler has no instruction set for a part of a program
 FLAGS_ON_WINDOWS = ["/O2", "/std:c++20", "/EHsc", "/clang:-ffp-contract=off", "/W3"]
+# the limited API is that of a Python with its lock; one without is built for alone
+HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def compiler() -> list[str]:
@@ -121,6 +123,8 @@ def extension() -> dict:
         extra_link_args=link_flags,
         py_limited_api=True,
     )
+    # only now, as torch links an extension without it to more of itself
+    module.py_limited_api = HAS_LIMITED_API
 
     class Build(cpp.BuildExtension):
         def build_extensions(self) -> None:
@@ -139,7 +143,7 @@ def extension() -> dict:
     return {
         "ext_modules": [module],
         "cmdclass": {"build_ext": Build},
-        "options": {"bdist_wheel": {"py_limited_api": "cp311"}},
+        "options": {"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_LIMITED_API else {},
     }
 
 

@@ -175,7 +175,16 @@ PyMODINIT_FUNC PyInit__C() {
     static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
     PyObject* module = PyModule_Create(&definition);
     if (module == nullptr) return nullptr;
-    const bool is_whole = pybeam::add_beam_program(module) && pybeam::add_layer_program(module);
+#ifdef Py_GIL_DISABLED
+    // what all threads share is written below alone, and a method holds its program
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+    const pybeam::Ref torch(pybeam::guarded([] {
+        pybeam::Torch::get();
+        return Py_NewRef(Py_None);
+    }));
+    const bool is_whole =
+        torch && pybeam::add_beam_program(module) && pybeam::add_layer_program(module);
     if (!is_whole) Py_CLEAR(module);
     return module;
 }

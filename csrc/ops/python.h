@@ -69,6 +69,20 @@ PyObject* guarded(const Body& body) {
     return nullptr;
 }
 
+// The same for a method, whose object one thread at a time may use, but for what is `Unlocked`.
+template <class Self, class Body>
+PyObject* guarded([[maybe_unused]] Self* self, const Body& body) {
+#ifdef Py_GIL_DISABLED
+    PyCriticalSection held;
+    PyCriticalSection_Begin(&held, reinterpret_cast<PyObject*>(self));
+    PyObject* result = guarded(body);
+    PyCriticalSection_End(&held);
+    return result;
+#else
+    return guarded(body);
+#endif
+}
+
 // Lets other threads of Python run while it lives.
 class Unlocked {
   public:
@@ -93,6 +107,8 @@ struct Torch {
     Ref profiler, is_on;  // torch.autograd.profiler, and the name of what says whether one is on
     const DLPackExchangeApi* exchange = nullptr;
 
+    // Found when the module is imported: two threads that look for them at once might wait for
+    // ever.
     static const Torch& get() {
         static const Torch* torch = new Torch;  // never freed: Python may be gone before
         return *torch;
@@ -179,6 +195,17 @@ inline int64_t int_of(PyObject* object) {
     return value;
 }
 
+// The item of a list, which others, and code of the item, may change meanwhile.
+inline Ref item_of(PyObject* list, Py_ssize_t i) {
+#ifdef Py_GIL_DISABLED
+    return checked(PyList_GetItemRef(list, i));
+#else
+    PyObject* borrowed = PyList_GetItem(list, i);
+    if (borrowed == nullptr) throw PythonError();
+    return Ref(Py_NewRef(borrowed));
+#endif
+}
+
 // The numbers of a list.
 template <class T>
 std::vector<T> numbers_of(PyObject* list) {
@@ -186,10 +213,7 @@ std::vector<T> numbers_of(PyObject* list) {
     std::vector<T> numbers;
     numbers.reserve(PyList_Size(list));
     for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-        // the number may run code of its own, which changes the list
-        PyObject* borrowed = PyList_GetItem(list, i);
-        if (borrowed == nullptr) throw PythonError();
-        const Ref item(Py_NewRef(borrowed));
+        const Ref item = item_of(list, i);
         if constexpr (std::is_floating_point_v<T>) {
             const double value = PyFloat_AsDouble(item.get());
             if (value == -1.0 && PyErr_Occurred()) throw PythonError();

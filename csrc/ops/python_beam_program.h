@@ -119,7 +119,7 @@ inline void delete_beam_program(PyObject* self) {
 
 // open(slots, ints, floats, start_id)
 inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Recorded recorded("native::open");
         check_arguments(num_args, 4);
         self->parts->program->open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
@@ -131,7 +131,7 @@ inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize
 
 // close(slots)
 inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Recorded recorded("native::close");
         self->parts->program->close(numbers_of<int32_t>(slots));
         return Py_NewRef(Py_None);
@@ -140,7 +140,7 @@ inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
 
 // finished(slots, counts, capacity, wants_log_probs) -> the result of `FinishedArrays.packed`
 inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Recorded recorded("native::finished");
         check_arguments(num_args, 4);
         Ref table;
@@ -156,7 +156,7 @@ inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_s
 
 // read(slot, num_rows) -> the tensors of `RowArrays`
 inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Recorded recorded("native::read");
         check_arguments(num_args, 2);
         const Tensor slot = tensor_of(args[0]);
@@ -179,7 +179,7 @@ inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize
 
 // inputs() -> the tensors of `SelectInputs`
 inline PyObject* beam_program_inputs(PyBeamProgram* self, PyObject*) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Ref list = checked(PyList_New(0));
         self->parts->program->inputs([&](const auto* numbers, int64_t size) {
             if (PyList_Append(list.get(), new_copy(numbers, size).get()) != 0) throw PythonError();
@@ -190,7 +190,7 @@ inline PyObject* beam_program_inputs(PyBeamProgram* self, PyObject*) {
 
 // take(slot, survivors)
 inline PyObject* beam_program_take(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    return guarded([&] {
+    return guarded(self, [&] {
         check_arguments(num_args, 2);
         self->parts->program->take(tensor_of(args[0]), tensors_of(args[1]));
         return Py_NewRef(Py_None);
@@ -217,7 +217,7 @@ inline ColumnTokens column_tokens_of(PyObject* given, const Tensor& logits) {
 
 // choose(logits[, columns])
 inline PyObject* beam_program_choose(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Recorded recorded("native::choose");
         check_arguments(num_args, num_args == 2 ? 2 : 1);
         const Tensor logits = tensor_of(args[0]);
@@ -240,7 +240,7 @@ inline PyObject* report_of(PyBeamProgram* self, const Tensor& slot) {
 
 // commit(live) -> the report on slots `live`
 inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const Recorded recorded("native::commit");
         const Tensor live = tensor_of(given);
         {
@@ -277,7 +277,7 @@ inline std::optional<StepColumns> step_columns_of(PyObject* given, SlotOutputs* 
 // run(layers, arguments, edits, columns, live, most, is_called) -> how many steps it has done, the
 // report on slots `live`, and the seconds of reading, layers, choosing and committing
 inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    return guarded([&] {
+    return guarded(self, [&] {
         check_arguments(num_args, 7);
         const LayerProgram& layers = layer_program_of(args[0]);
         LayerArguments given = layer_arguments(args[1]);
@@ -305,7 +305,7 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
 
 // moves() -> the source and target entries of the last commit, see `Session.advance`
 inline PyObject* beam_program_moves(PyBeamProgram* self, PyObject*) {
-    return guarded([&] {
+    return guarded(self, [&] {
         const BeamProgram& program = *self->parts->program;
         const int64_t size = program.num_moves();
         const Ref source = new_ints({size}), target = new_ints({size});
@@ -317,7 +317,7 @@ inline PyObject* beam_program_moves(PyBeamProgram* self, PyObject*) {
 
 // report(slot) -> the report on these slots
 inline PyObject* beam_program_report(PyBeamProgram* self, PyObject* given) {
-    return guarded([&] { return report_of(self, tensor_of(given)); });
+    return guarded(self, [&] { return report_of(self, tensor_of(given)); });
 }
 
 inline bool add_beam_program(PyObject* module) {

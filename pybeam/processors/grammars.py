@@ -61,6 +61,7 @@ class GrammarConstraint(Processor):
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
+        self._trackers.clear()  # makes it now: engines that begin at once would each make their own
         if self._grammar is not None:
             _GRAMMARS[self._grammar.number] = self._grammar
 

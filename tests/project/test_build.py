@@ -46,9 +46,13 @@ def build_of(setup_py):
     return parts["ext_modules"][0], parts["cmdclass"]["build_ext"](Distribution())
 
 
-def test_one_build_runs_with_every_torch_and_python(setup_py):
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_one_build_runs_with_every_torch_and_python(setup_py, has_lock, monkeypatch):
+    """But a Python without its lock has a build of its own."""
+    monkeypatch.setattr(setup_py, "HAS_LIMITED_API", has_lock)
     module, _ = build_of(setup_py)
-    assert module.py_limited_api
+    assert module.py_limited_api == has_lock
+    assert ("bdist_wheel" in setup_py.extension()["options"]) == has_lock
     assert ("TORCH_TARGET_VERSION", "0x020b000000000000") in module.define_macros  # 2.11
     assert "torch_python" not in module.libraries
     assert "-fopenmp" not in module.extra_compile_args["cxx"]
