@@ -16,6 +16,7 @@ OTHERS = {
     *("named_threads", "plain_server"),
     *("worker", "wrapped", "tools.data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
     *("tools.first_output", "tools.loading", "tools.ssru", "tools.constrained_steps"),
+    "tools.instructions",
 }
 
 
