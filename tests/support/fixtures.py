@@ -38,6 +38,8 @@ gc.disable()
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
+    # tests leave few cycles, so they are looked for more seldom
+    gc.set_threshold(5_000, 20, 20)
     gc.enable()
 
 
