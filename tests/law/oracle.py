@@ -16,7 +16,6 @@ import pytest
 
 from law import axes, grammars
 from law.case import Case
-from pybeam.contracts import Finishing
 from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor, stage_of
 from pybeam.processors.phrases import MustContain
@@ -32,7 +31,20 @@ from support.whole_search import INF, Rules, Scale, Search
 
 # scores are float32's there and float64's here
 NEAR = 1e-4
-FINISHING = {Finishing.REFILL: "refill", Finishing.HELD: "held", Finishing.SHRINK: "shrink"}
+# by the name of an algorithm: its finishing rule, as `whole_search` calls it
+SEARCHES = {
+    **dict.fromkeys(("greedy", "fixed_beam", "optimal_beam", *axes.GUESSING), "refill"),
+    **dict.fromkeys(("ctranslate2", "fairseq", "huggingface"), "refill"),
+    "variable_beam": "held",
+    "fireredasr": "held",
+    **dict.fromkeys(("shrinking_beam", "huang_beam", "opennmt"), "shrink"),
+}
+# they draw, or have groups: the files with their oracles
+ORACLES_BESIDE = {
+    "diverse": "tests/search/test_diverse.py",
+    "sample": "tests/search/test_sample.py",
+    "stochastic_beam": "tests/processors/test_gumbel.py",
+}
 PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold", "keep_ties")
 LIMITS = ("width", "n_best", "min_length", "max_length", "ended_only")
 
@@ -113,9 +125,14 @@ def _rules(processor: Any) -> dict[tuple[int, ...], list[int]]:
     return axes.TRANSLATIONS if is_own else axes.OTHER_TRANSLATIONS
 
 
+def public_name(value: str) -> str:
+    """The name that a value of an axis has in the library, which others may share."""
+    return value.partition(",")[0]
+
+
 def has_oracle(case: Case) -> bool:
     """Whether a plain search finds the results of the case."""
-    if case.model != "function" or case.algorithm in (*axes.GROUPS, "stochastic_beam"):
+    if case.model != "function" or public_name(case.algorithm) not in SEARCHES:
         return False
     # its rule of EOS behind a prefix, and its coarser certificate, are tested beside it
     if case.algorithm == "ctranslate2" and case.prefix != "none":
@@ -188,7 +205,8 @@ def rules_of_request(case: Case, request: Request) -> Rules:
     limits["scale"] = scale_of(request.scoring or search.scoring, counted)
     if not isinstance(limits["width"], int):
         limits["width"] = list(limits["width"])
-    rules = rules_of(limits, FINISHING[search.finishing], search.stop, len(request.source), (1,))
+    finishing = SEARCHES[public_name(case.algorithm)]
+    rules = rules_of(limits, finishing, search.stop, len(request.source), (1,))
     return dataclasses.replace(rules, regrows=search.regrows, scores_prefix=rule.is_scored)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from law import axes
 from law.models import model_of
-from law.oracle import ORACLES
+from law.oracle import ORACLES, ORACLES_BESIDE, SEARCHES, public_name
 from pybeam import ops
 from support.contributions import ALGORITHM, KERNEL, KERNEL_TOO, PROCESSOR, Clone
 from support.new_kernel import write_stubs
@@ -40,6 +40,12 @@ def test_every_processor_has_an_oracle():
     model = model_of("function", "float32")
     found = {type(one).__name__ for make in axes.PROCESSORS.values() for one in make(model)}
     assert found - set(ORACLES) == WITHOUT_ORACLE
+
+
+def test_every_algorithm_has_an_oracle():
+    assert set(map(public_name, axes.ALGORITHMS)) == {*SEARCHES, *ORACLES_BESIDE}
+    for name, path in ORACLES_BESIDE.items():
+        assert name in (ROOT / path).read_text("utf-8"), path
 
 
 def test_every_kernel_has_its_files():
@@ -85,10 +91,12 @@ def test_a_processor(clone):
 def test_an_algorithm(clone):
     clone.follow(ALGORITHM)
     assert clone.formatted() == ""
-    assert clone.failed((*HOUSE, AXIS), "-m", "not slow", "-k", f"project or {OF_AXIS}") == set()
+    own = *HOUSE, RECIPES, AXIS
+    assert clone.failed(own, "-m", "not slow", "-k", f"project or {OF_AXIS}") == set()
     cases = "tests/law/test_law.py", "-k", "two_values and near_beam", "-m", "not slow"
     assert clone.failed(cases[:1], *cases[1:]) == set()
     for step, test, name in (
+        ("oracle", RECIPES, "test_every_algorithm_has_an_oracle"),
         ("axis", AXIS, OF_AXIS),
         ("page", PAGE, OF_PAGE),
     ):

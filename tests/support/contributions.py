@@ -218,6 +218,13 @@ def near_beam(width: Width, **options: Unpack[SearchOptions]) -> Algorithm:
             "'pybeam.ops.backtrace' = ",
         ),
     ],
+    "oracle": [
+        Edit(
+            "tests/law/oracle.py",
+            '    "near_beam": "held",\n',
+            '    "variable_beam": "held"',
+        ),
+    ],
     "axis": [
         Edit(
             "tests/law/axes.py",
