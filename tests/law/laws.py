@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,9 @@ NEAR_ROUNDED = 2e-2  # where inputs of products are rounded, whose last bits may
 
 def tolerance(case: Case) -> float:
     """By how much scores alone and in a batch may differ; 0: not in a bit."""
-    if case.model.startswith("function"):
+    # on ARM64 the last bit of plain torch follows the batch
+    has_bits = case.backend != "reference" or platform.machine() != "aarch64"
+    if case.model.startswith("function") and has_bits:
         return 0.0
     if case.backend == "reference" and case.weights != "float32":
         return NEAR_ROUNDED
