@@ -57,6 +57,7 @@ LAYOUTS = {
     "pybeam greedy": (ORANGE, "o"),
     "pybeam fixed 5": (ORANGE, "s"),
     "pybeam variable 5": (ORANGE, "D"),
+    "pybeam variable 5, delta = 1.4": (ORANGE, "v"),
 }
 DECODERS = {
     "top finished": (GREY, "s", "-"),
