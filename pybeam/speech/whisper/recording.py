@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ class LongFeatures:
 
     def __init__(self, extract: WhisperFeatureExtractor, sound: SoundFile) -> None:
         self._extract, self._sound = extract, sound
+        # parts of a recording are transcribed side by side
+        self._lock = threading.Lock()
         self.num_frames, self._loudest = 0, -math.inf
         # [n, F], the frames from `_first` on
         self._held, self._first = torch.zeros(0, extract.num_mel_bins), 0
@@ -57,9 +60,12 @@ class LongFeatures:
         Raises:
             OSError, ValueError: the file has changed meanwhile.
         """
+        with self._lock:
+            return self._frames(start, min(end, self.num_frames))
+
+    def _frames(self, start: int, end: int) -> Tensor:
         if start < self._first:
             self.close()
-        end = min(end, self.num_frames)
         while self._first + len(self._held) < end:
             part = next(self._parts, None)
             if part is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +47,34 @@ def test_windows_of_a_file(tmp_path):
     long.close()
     with pytest.raises(ValueError, match=r"a\.wav has changed while it was read"):
         long.frames(3500, 5000)
+
+
+def test_parts_of_a_file_may_be_read_side_by_side():
+    """One thread asks while another is in the middle of the file."""
+    extract, samples = WhisperFeatureExtractor(num_mel_bins=8), torch.rand(3 * RATE)
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        name = "slow"
+        num_read = 0
+
+        def blocks(self):
+            self.num_read += 1
+            if self.num_read > 1:
+                is_read.set()
+                assert goes_on.wait(20)
+            yield samples
+
+    long = LongFeatures(extract, Slow())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(long.frames, 0, 100)
+        assert is_read.wait(20)
+        second = pool.submit(long.frames, 100, 200)
+        wait([second], 0.05)
+        goes_on.set()
+        whole = extract.recording(samples)
+        assert torch.equal(first.result(20), whole[:100])
+        assert torch.equal(second.result(20), whole[100:200])
 
 
 @pytest.mark.parametrize("windows", ["sequential", "batched"])
