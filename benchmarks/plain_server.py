@@ -1,4 +1,4 @@
-"""CTranslate2 behind forty lines of FastAPI: the server that a user writes in an afternoon.
+"""CTranslate2 behind a small FastAPI application: the server that a user writes in an afternoon.
 
 python -m benchmarks.plain_server '{"directory": DIR, ...}'    what `build` takes, as JSON
 
@@ -70,7 +70,15 @@ def build(
             while len(batch) < share and not waiting.empty():
                 batch.append(waiting.get_nowait())
             texts = [text for text, _ in batch]
-            outputs = await asyncio.get_running_loop().run_in_executor(pool, translated, texts)
+            loop = asyncio.get_running_loop()
+            try:
+                outputs = await loop.run_in_executor(pool, translated, texts)
+            except Exception as error:
+                # whoever waits hears of it, and later batches are translated
+                for _, answer in batch:
+                    if not answer.done():
+                        answer.set_exception(error)
+                continue
             for (_, answer), output in zip(batch, outputs, strict=True):
                 if not answer.done():
                     answer.set_result(output)

@@ -25,8 +25,9 @@ PR_SET_PDEATHSIG = 1
 BEYOND = 0x7FFFFFFE
 # ERROR_PRIVILEGE_NOT_HELD, of Windows
 NOT_PRIVILEGED = 1314
-# of Linux's tcp_info: milliseconds since bytes came, counted in ticks of the system
-LAST_BYTES, TICK_MS = slice(52, 56), 4
+# of Linux's tcp_info: milliseconds since bytes came, counted in ticks of the system, the longest of which
+# is that of 100 a second
+LAST_BYTES, TICK_MS = slice(52, 56), 10
 #: why several processes are refused where `can_fork` says no
 ONLY_LINUX_FORKS = "only on Linux can copies of a process compute"
 

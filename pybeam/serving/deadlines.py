@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.001
 
 
 class Deadlines:
-    """When the requests of a queue must leave. The lock of the queue guards all that is here.
+    """When the requests of a queue must leave. The lock of the queue guards all but `may_be_due`.
 
     Args:
         waiting, taken: the requests of the queue.

@@ -74,7 +74,7 @@ class Ticket:
     @classmethod
     def of(cls, request: Request, options: Options, now: float) -> Ticket:
         """Return the ticket of a request that comes now, whose cost is not known yet."""
-        timeout, since = options.get("timeout"), options.get("since", now)
+        timeout, since = options.get("timeout"), min(now, options.get("since", now))
         return cls(
             request=request,
             cost=Cost(0, 1),
