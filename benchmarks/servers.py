@@ -184,7 +184,10 @@ class Computed(NamedTuple):
             return "front"
         if name.startswith("pybeam deadline"):
             return "deadlines"
-        return "engines" if name.startswith("pybeam ") else None
+        is_engine = name.startswith("pybeam ") and not name.startswith(
+            ("pybeam start", "pybeam load")
+        )
+        return "engines" if is_engine else None
 
     def per_request(self, before: Computed, number: int) -> dict[str, float]:
         """Columns of a row: the milliseconds of one of so many requests that were answered since."""

@@ -102,7 +102,7 @@ class Bench:
 
     @property
     def systems(self) -> list[System]:
-        """The peer's come first: ours are compared with them. Each has any of its layouts; see `best`."""
+        """The peer's come first: ours are compared with them. A name stands for all layouts; see `best`."""
         layouts = {str(one): one for one in peers(self.width, self.setup.threads)}
         return [*layouts.values(), *ours(self.width), self.in_processes]
 
@@ -154,7 +154,7 @@ class Bench:
         return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
 
     def closed(self, system: System, clients: int) -> dict:
-        """So many clients, each with one request at a time."""
+        """So many clients, each with one request at a time; that of many is the measurement of `full`."""
         return self.full(system) if clients == MANY_CLIENTS else self._closed(system, clients)
 
     def full(self, system: System) -> dict:

@@ -176,7 +176,8 @@ PyMODINIT_FUNC PyInit__C() {
     PyObject* module = PyModule_Create(&definition);
     if (module == nullptr) return nullptr;
 #ifdef Py_GIL_DISABLED
-    // what all threads share is written below alone, and a method holds its program
+    // what all threads share is written below alone; a method holds its beam program, but for what
+    // is `Unlocked`, and a layer program does not change
     PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif
     const pybeam::Ref torch(pybeam::guarded([] {

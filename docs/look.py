@@ -72,6 +72,7 @@ def main() -> int:
             for scheme in SCHEMES:
                 size = {"width": width, "height": height}
                 page = browser.new_page(viewport=size, color_scheme=scheme)
+                page.set_default_timeout(300_000)  # where others need the cores
                 faults += [fault for path in paths for fault in look(page, path, window, scheme)]
                 page.close()
         browser.close()

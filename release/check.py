@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,8 @@ def check_links() -> str:
     """Links to other sites still lead somewhere."""
     try:
         urllib.request.urlopen("https://github.com", timeout=20).close()
+    except urllib.error.HTTPError:
+        pass  # a refusal is an answer
     except OSError as error:
         raise Skipped(
             f"https://github.com does not answer from here ({error}); run `make release-check "
@@ -144,11 +147,12 @@ def check_sdist() -> str:
         install = (sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
         options = ("--no-index", "--no-deps", "--no-build-isolation", "--target", folder)
         run(*install, *options, found[0], cwd=Path(folder), PYBEAM_NO_EXTENSION="1")
-        program = "import pybeam; print(pybeam.__file__, pybeam.__version__)"
+        program = "import pybeam; print(pybeam.__file__, pybeam.__version__, sep='\\n')"
         place, installed = run(
             sys.executable, "-c", program, cwd=Path(folder), PYTHONPATH=folder
-        ).split()
-    assert Path(place).is_relative_to(folder), place
+        ).splitlines()
+        if not Path(place).resolve().is_relative_to(Path(folder).resolve()):
+            raise Failed(f"{place} was imported in place of {found[0].name}")
     if installed != version():
         raise Failed(f"{found[0].name} installs version {installed}: run `make wheel` again")
     return found[0].name

@@ -34,5 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--device") == "cpu":
         # "auto" is the CPU then, in programs that tests start, too
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    has_workers = config.getoption("tx", None) and not hasattr(config, "workerinput")
+    # a process that lists tests has no workers, whatever their number
+    is_listing = config.option.collectonly or config.option.showfixtures
+    has_workers = config.getoption("tx", None) and not is_listing
+    has_workers = has_workers and not hasattr(config, "workerinput")
     config.pluginmanager.import_plugin("support.workers" if has_workers else "support.fixtures")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from inspect import ismodule
 from typing import Any
 
@@ -39,6 +40,12 @@ def _in_text(code: str) -> str | None:
     return found[1] if found[1].startswith("pybeam.") else f"pybeam.{found[1]}"
 
 
+def _above(node: nodes.Node) -> Iterator[nodes.Node]:
+    """The nodes that a node is in: the text of a link to a page has one more around it."""
+    while node.parent is not None:
+        yield (node := node.parent)
+
+
 class LinkCode(SphinxTransform):
     """Make a link of code that is a public name; one that is documented nowhere stays as it is."""
 
@@ -47,7 +54,7 @@ class LinkCode(SphinxTransform):
     def apply(self, **_: Any) -> None:
         for code in list(self.document.findall(nodes.literal)):
             name = _in_text(code.astext())
-            if name is None or isinstance(code.parent, NO_LINKS):
+            if name is None or any(isinstance(one, NO_LINKS) for one in _above(code)):
                 continue
             where = dict(refdomain="py", reftype="obj", reftarget=name, refwarn=False)
             link = pending_xref("", refdoc=self.env.docname, refexplicit=True, **where)

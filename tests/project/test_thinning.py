@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from support.thinning import mark_the_rest_slow
 
+ROOT = Path(__file__).parents[2]
 SIZES = dict(backend=2, name=7, seed=3)
 
 
@@ -80,3 +84,10 @@ def test_others_stay_as_they_are():
     slow[0].add_marker("slow")
     slow[5].add_marker("slow")
     assert len(values(quick(slow), "name")) == 7
+
+
+@pytest.mark.slow
+def test_a_list_of_tests_has_their_cases_whatever_the_number_of_workers():
+    options = ("--collect-only", "-q", "-n", "2", "tests/study/test_rules.py")
+    run = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True)
+    assert b"test_rules_in_plain_python[native-" in run.stdout
