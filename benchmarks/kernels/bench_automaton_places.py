@@ -15,8 +15,6 @@ from pybeam.backends import torch_places
 from pybeam.backends.torch_automata import NEEDED, OTHER
 from pybeam.backends.torch_places import PlacesInputs
 
-SEED = 1
-
 
 class AutomatonPlaces(Kernel):
     """Beams of which half of the edges of a row lead nearer to an end; each call has a copy of the rows."""
@@ -38,7 +36,7 @@ class AutomatonPlaces(Kernel):
         vocab_size: int,
         num_children: int,
     ) -> None:
-        num_rows, draw = num_beams * width, torch.Generator(device).manual_seed(SEED)
+        num_rows = num_beams * width
         pool = pool_of(device, vocab_size, 8, num_children)
         steps = torch.arange(8, dtype=torch.int32, device=device)
         pool.state[:8, NEEDED], pool.state[:, OTHER] = steps, 7
@@ -55,11 +53,11 @@ class AutomatonPlaces(Kernel):
             position=ints(num_rows),
             offset=offset,
             prefix_length=ints(num_beams),
-            score=torch.randn(size, device=device, generator=draw),
+            score=torch.randn(size, device=device),
             entries=offset,
             width=ints(num_beams) + width,
         )
-        logits = torch.randn(num_rows, vocab_size, device=device, generator=draw)
+        logits = torch.randn(num_rows, vocab_size, device=device)
         total = (logits + inputs.score.view(-1, 1)).index_fill_(
             1, torch.tensor([EOS], device=device), float("-inf")
         )
