@@ -11,6 +11,7 @@ from functools import partial
 import httpx
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pybeam.server.connections import STARTS, Starts, bounded
@@ -72,6 +73,11 @@ def test_who_comes_too_late_is_not_decoded(timeout, status):
     assert bool(num_steps) == (status == 200)
     if status == 504:
         assert "`timeout` of 4 seconds has passed" in answer.json()["error"]["message"]
+
+
+def test_uvicorn_begins_a_request_where_ours_may_wait():
+    """By a name of its own, which versions before 0.45 lack and later ones may change."""
+    assert "_start_asgi_task" in vars(HttpToolsProtocol)
 
 
 def test_few_requests_begin_in_a_turn_of_the_loop():

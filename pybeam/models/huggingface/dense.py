@@ -64,7 +64,7 @@ class DenseSession(Session):
         self._cache_name = names[0]
         self._tells_positions = model.memory.is_told and "position_ids" in model.parameters
         self._skips_logits = "logits_to_keep" in model.parameters
-        self._pads = model.memory.pads
+        self._pads, self._takes_mask = model.memory.pads, takes_mask(model)
         self._width = 0
         self._states: dict[int, Tensor] = {}  # slot -> encoder states [E, d]
         self._start: dict[int, tuple[int, Line]] = {}  # slot -> first token, the past before it
@@ -192,7 +192,7 @@ class DenseSession(Session):
             inputs["input_ids"] = ids
             length = torch.tensor(lengths, device=ids.device)[:, None]
             place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
-            if model.takes_mask:
+            if self._takes_mask:
                 is_real = place >= 0 if self._pads else torch.ones_like(place)
                 inputs["attention_mask"] = is_real.long()  # [R, longest]
             # some networks count from what they remember of another call
@@ -211,12 +211,20 @@ def has_length(cache: Cache) -> bool:
     return any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
 
 
+def takes_mask(model: HuggingFaceModel) -> bool:
+    """Whether a call of a decoder may say which entries of its cache count. States have no entries."""
+    if model.is_encoder_decoder or "attention_mask" not in model.parameters:
+        return False
+    is_kept = model.cache_name in model.parameters
+    return is_kept and has_length(DynamicCache(config=model.network.config))
+
+
 def can_be_padded(model: HuggingFaceModel) -> bool:
     """Whether lines of different lengths can share a dense cache, the shorter ones padded.
 
     Keys and values can be padded. States, and what belongs to them, cannot.
     """
-    if model.is_encoder_decoder or not model.takes_mask:
+    if not takes_mask(model):
         return False
     layers = DynamicCache(config=model.network.config).layers
     # other classes, even those derived from these, may hold anything else

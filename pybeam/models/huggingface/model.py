@@ -101,6 +101,8 @@ class HuggingFaceModel(Model):
         self.takes_features = network.main_input_name != "input_ids"
         # what its calls may be given
         self.parameters = inspect.signature(network.forward).parameters
+        # transformers before 5.24 says past_key_values
+        self.cache_name = "cache" if "cache" in self.parameters else "past_key_values"
         limit = getattr(text, "max_position_embeddings", None)
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
@@ -113,12 +115,6 @@ class HuggingFaceModel(Model):
         # a dense cache moves with rows
         self.can_draft = memory.keeps == "tree"
         self.can_capture = memory.obstacle is None
-
-    @property
-    def takes_mask(self) -> bool:
-        """Whether a call may say which entries of its cache count."""
-        has_cache = "cache" in self.parameters or "past_key_values" in self.parameters
-        return has_cache and "attention_mask" in self.parameters
 
     @property
     def why_not_captured(self) -> str:

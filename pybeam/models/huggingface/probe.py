@@ -288,8 +288,8 @@ def _one_by_one(model: HuggingFaceModel) -> list[Tensor]:
             model.network(
                 encoder_outputs=states,
                 decoder_input_ids=torch.tensor([[token]], device=model.device),
-                past_key_values=cache,
                 use_cache=True,
+                **{model.cache_name: cache},
             )
             for token in (model.start_id, *target.tolist())
         ]

@@ -117,8 +117,8 @@ class EncoderDecoderSession(Session):
             out = model.network(
                 encoder_outputs=self._states,
                 decoder_input_ids=token[:, None],
-                past_key_values=self._cache,
                 use_cache=True,
+                **{model.cache_name: self._cache},
                 **inputs,
             )
         return out.logits[:, -1]  # [R, V]
@@ -135,8 +135,8 @@ def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence[An
     model.network(
         encoder_outputs=EncoderOutput(states),
         decoder_input_ids=start,
-        past_key_values=cache,
         use_cache=True,
+        **{model.cache_name: cache},
     )
     return cache.self_attention_cache.layers, cache.cross_attention_cache.layers
 
@@ -203,8 +203,8 @@ class PromptSession(Session):
                 input_ids=token[:, None].long(),
                 attention_mask=torch.ones_like(token)[:, None].long(),
                 position_ids=position[:, None].long(),
-                past_key_values=self._cache,
                 use_cache=True,
+                **{model.cache_name: self._cache},
             )
         return out.logits[:, -1]  # [R, V]
 
@@ -212,5 +212,6 @@ class PromptSession(Session):
 def prompt_layers(model: HuggingFaceModel, ids: Tensor, mask: Tensor) -> Sequence[Any]:
     """Return layers with the keys and values [A, G, E, D] of prompts [A, E]."""
     cache = kept()
-    model.decoder(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+    inputs = {model.cache_name: cache}
+    model.decoder(input_ids=ids, attention_mask=mask, use_cache=True, **inputs)
     return cache.layers

@@ -1,6 +1,7 @@
 """`pybeam.models.huggingface.wrap`: what it says of models, and searches beside `generate`."""
 
 import functools
+import inspect
 import random
 import subprocess
 import sys
@@ -75,6 +76,39 @@ def test_a_model_that_can_do_neither_is_refused_by_name():
     network.forward = forgets
     with pytest.raises(ValueError, match=r"BloomForCausalLM cannot be searched .*takes none of"):
         wrap(network)
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps a dense cache")
+@pytest.mark.parametrize("kind", ["bart", "t5", "mistral", "bloom", "mamba"])
+def test_a_cache_is_given_by_its_name(kind):
+    """transformers calls it `cache` from 5.24 on."""
+    old = "cache_params" if kind == "mamba" else "past_key_values"
+
+    def renamed(part):
+        forward, parameters = part.forward, inspect.signature(part.forward).parameters.values()
+
+        def called(*given, **inputs):
+            return forward(
+                *given, **{old if name == "cache" else name: inputs[name] for name in inputs}
+            )
+
+        names = [one.replace(name="cache") if one.name == old else one for one in parameters]
+        called.__signature__ = inspect.Signature(names)
+        part.forward = called
+
+    network, requests = tiny_network(kind), [pybeam.Request([5, 6, 7]), pybeam.Request([8, 9])]
+    if old not in inspect.signature(network.forward).parameters:
+        pytest.skip("this transformers has the new name alone")
+    network.register_forward_pre_hook(lambda _, given, named: seen.update(named), with_kwargs=True)
+    found, seen = [], {}
+    for _ in range(2):
+        decoder = pybeam.Decoder(wrap(network), pybeam.fixed_beam(3, max_length=8))
+        found.append([result.hypotheses for result in decoder.decode(requests)])
+        assert ("cache" in seen) == (len(found) == 2) and (old in seen) == (len(found) == 1)
+        seen.clear()
+        renamed(network)
+        renamed(network.get_decoder())
+    assert found[0] == found[1]
 
 
 def test_an_encoder_is_refused_as_one_and_works_as_a_decoder():
