@@ -1,11 +1,11 @@
 """Programmatic dependent launch: a kernel is set up while the one before it ends, and waits for its results.
 
-A kernel that is marked `@begins_early` begins with `await_kernels()`. So no program reads or writes anything
-before all earlier kernels of the stream have ended and their results can be seen: one waits for the kernel
-before it, which has waited for its own. Therefore every kernel waits in every program, even where it has
-nothing to do. Then it lets the next one be set up, which is no earlier, so that no more than two kernels are
-on the device. Kernels of others, such as cuBLAS's products, begin and end as ever. `product` alone reads
-weights, biases and norms before it waits, because no kernel of a step writes them.
+A kernel that is marked `@begins_early` begins with `await_kernels()`, which lets the next kernel be set up and
+then waits. So no program reads or writes anything before all earlier kernels of the stream have ended and
+their results can be seen: one waits for the kernel before it, which has waited for its own. Therefore every
+kernel waits in every program, even where it has nothing to do. Several kernels may stand on the device, as
+far as it has room, and wait in turn. Kernels of others, such as cuBLAS's products, begin and end as ever.
+`product` alone reads weights, biases and norms before it waits, because no kernel of a step writes them.
 
 It takes compute capability 9.0. PYBEAM_DEPENDENT_LAUNCH=0 in the environment turns it off.
 """
@@ -30,15 +30,15 @@ CAN_WAIT = tl.constexpr(not triton.knobs.runtime.interpret)
 
 @triton.jit
 def await_kernels(IS_FENCE: tl.constexpr = False):
-    """Wait until all earlier kernels of the stream have ended, and let the next one be set up.
+    """Let the next kernel of the stream be set up, and wait until all earlier ones have ended.
 
     A fence stays where kernels do not begin early. It waits for nothing there, but no load moves past it.
     """
     if WAITS or IS_FENCE:
         if CAN_WAIT and cuda_capability_geq(9, 0):
-            tl.extra.cuda.gdc_wait()
             if WAITS:
                 tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
 
 
 class EarlyKernel:
