@@ -1,7 +1,7 @@
 """Programmatic dependent launch: a kernel is set up while the one before it ends, and waits for its results.
 
-A kernel that is marked `@begins_early` begins with `await_kernels()`, which lets the next kernel be set up and
-then waits. So no program reads or writes anything before all earlier kernels of the stream have ended and
+A kernel that is marked `@begins_early` begins with `await_kernels()`, which lets the next kernel be set up
+and then waits. So no program reads or writes anything before all earlier kernels of the stream have ended and
 their results can be seen: one waits for the kernel before it, which has waited for its own. Therefore every
 kernel waits in every program, even where it has nothing to do. Several kernels may stand on the device, as
 far as it has room, and wait in turn. Kernels of others, such as cuBLAS's products, begin and end as ever.

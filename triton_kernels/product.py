@@ -203,8 +203,8 @@ class Tile(NamedTuple):
     num_warps: int
 
 
-# bytes of weights that four warps hold: half as many warps took an H100 2.4 µs in place of 2.9 for 1024 x 1024
-# and a norm, and 1.5 in place of 1.7 for 256 x 1024 with a sum. With more, tiles of 16 rows leave registers.
+# bytes of weights that four warps hold: so an H100 took 2.4 µs, and with eight warps 2.9, for 1024 x 1024 and
+# a norm; 1.5 and 1.7 for 256 x 1024 with a sum. With more, tiles of 16 rows leave their registers.
 MOST_BYTES_OF_FOUR = 1 << 14
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+pytest.importorskip("llguidance", reason="llguidance is not installed")
+
 import pybeam
 from law.grammars import LETTERS, NESTED
 from pybeam import processors
