@@ -242,20 +242,23 @@ class BeamProgram {
 
     int64_t num_slots() const { return beams_.num_slots; }
 
-    // Rows of these slots in the next step; 0 if one has stopped, or pages are missing.
-    int64_t next_rows(const Tensor& slot) const {
+    // Rows of these slots in the next step; 0 if pages are missing. Leaves those that have not
+    // stopped in `running`.
+    int64_t next_rows(const Tensor& slot, std::vector<int32_t>* running) const {
         const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
         const int64_t pages = (beams_.max_entries + kPageCells - 1) / kPageCells;
-        if (*tree_.num_free_pages < slot.numel() * pages) return 0;
         int64_t num_rows = 0;
+        running->clear();
         for (int64_t a = 0; a < slot.numel(); ++a) {
             const int64_t p = static_cast<const int32_t*>(given)[a];
             PYBEAM_CHECK(p >= 0 && p < beams_.num_slots, "`slot` is out of range");
             const int32_t* ints = beams_.ints + p * Beams::kNumInts;
-            if (ints[Beams::kReason] != static_cast<int32_t>(StopReason::kRunning)) return 0;
+            if (ints[Beams::kReason] != static_cast<int32_t>(StopReason::kRunning)) continue;
+            running->push_back(static_cast<int32_t>(p));
             num_rows += ints[Beams::kNumRows];
         }
-        return num_rows;
+        const auto num_running = static_cast<int64_t>(running->size());
+        return *tree_.num_free_pages < num_running * pages ? 0 : num_rows;
     }
 
     // Number of old entries that the last commit has moved, those that nobody continues included.

@@ -189,6 +189,12 @@ inline std::vector<Tensor> tensors_of(PyObject* tuple) {
     return tensors;
 }
 
+inline double float_of(PyObject* object) {
+    const double value = PyFloat_AsDouble(object);
+    if (PyErr_Occurred() != nullptr) throw PythonError();
+    return value;
+}
+
 inline int64_t int_of(PyObject* object) {
     const int64_t value = PyLong_AsLongLong(object);
     if (value == -1 && PyErr_Occurred()) throw PythonError();

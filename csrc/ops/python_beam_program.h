@@ -274,19 +274,20 @@ inline std::optional<StepColumns> step_columns_of(PyObject* given, SlotOutputs* 
                        normalise, outputs);
 }
 
-// run(layers, arguments, edits, columns, live, most, is_called) -> how many steps it has done, the
-// report on slots `live`, and the seconds of reading, layers, choosing and committing
+// run(layers, arguments, edits, columns, live, most, now, soon, patience) -> how many steps it has
+// done, the report on slots `live`, and the seconds of reading, layers, choosing and committing
 inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded(self, [&] {
-        check_arguments(num_args, 7);
+        check_arguments(num_args, 9);
         const LayerProgram& layers = layer_program_of(args[0]);
         LayerArguments given = layer_arguments(args[1]);
         StepEdits edits(edit_list_of(args[2], self->parts->program->num_slots()));
         std::optional<StepColumns> columns = step_columns_of(args[3], &self->parts->outputs);
         const Tensor live = tensor_of(args[4]);
         const int64_t most = int_of(args[5]);
-        const bool* is_called =
-            state<bool>("is_called", tensor_of(args[6]), ScalarType::kBool, {1});
+        const StepEnds ends{state<bool>("now", tensor_of(args[6]), ScalarType::kBool, {1}),
+                            state<bool>("soon", tensor_of(args[7]), ScalarType::kBool, {1}),
+                            float_of(args[8])};
         PYBEAM_CHECK_VALUE(given.out.has_value() && given.cells.own.size() >= 6 &&
                                given.cells.sources.size() >= 4 && most > 0,
                            "a decoder with sources and an output layer must take a step");
@@ -295,7 +296,7 @@ inline PyObject* beam_program_run(PyBeamProgram* self, Arguments args, Py_ssize_
         {
             const Unlocked unlocked;
             done = run_steps(*self->parts->program, layers, self->parts->step_rows, live, given,
-                             edits, columns ? &*columns : nullptr, most, is_called);
+                             edits, columns ? &*columns : nullptr, most, ends);
         }
         const Ref report(report_of(self, live));
         return Py_BuildValue("LO(ddd)", static_cast<long long>(done.num), report.get(), done.read,

@@ -93,17 +93,16 @@ class BeamProgram(Protocol):
         columns: Any,  # `StepColumns` of `torch_automata`, or None
         live: Tensor,
         most: int,
-        ends: Tensor,
-        /,
+        *ends: Tensor | float,  # `now`, `soon` and `patience`
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         """Do the step of the beams that were read, and up to `most` steps of slots `live` [A] in all.
 
         They are what a decoder's call, `edit_logits`, `choose` and `commit` do, without Python and its lock.
-        With `columns`, a catalogue's operators make the columns that `choose` is given. They end when a slot
-        has stopped, when pages or rows of `out` are missing, when another thread has set `ends` [1] bool, or
-        after 20 ms, for signals. `out` has no meaning then. Returns the number of steps that were done, the
-        `report` on `live`, and the seconds of reading, layers and choice, and commit. A step that raises
-        before it commits is not done.
+        With `columns`, a catalogue's operators make the columns that `choose` is given. They end when pages
+        or rows of `out` are missing, when another thread has set `now` [1] bool, or after 20 ms, for signals;
+        and, from `patience` seconds on, when a slot has stopped or `soon` [1] bool is set. `out` has no
+        meaning then. Returns the number of steps that were done, the `report` on `live`, and the seconds of
+        reading, layers and choice, and commit. A step that raises before it commits is not done.
         """
 
     def moves(self) -> tuple[Tensor, Tensor]:

@@ -159,7 +159,7 @@ class TensorBeams:
         columns: StepColumns | None,
         live: Tensor,
         most: int,
-        ends: Tensor,
+        *ends: Tensor | float,
     ) -> tuple[int, Tensor, tuple[float, ...]]:
         return 0, self.report(live), ()
 

@@ -34,12 +34,14 @@ class Arrivals(ABC):
             not set, many steps may go by without a question. None: the stream asks after every step.
         must_leave: [1] bool, whether a request must leave. It alone is news while nobody can be admitted.
             None: `has_news` is.
+        patience: seconds per source in which such a call goes on beside one that comes or is done.
     """
 
     keeps_order: ClassVar[bool] = False
     may_get_more: ClassVar[bool] = True
     has_news: np.ndarray | None = None
     must_leave: np.ndarray | None = None
+    patience: float = 0.0
 
     @abstractmethod
     def next(self, may_wait: bool) -> tuple[int, Any] | None:

@@ -210,10 +210,11 @@ class Engine:
             call = work.session.call(step.rows) if is_plain else None
             if call is not None:
                 assert self._calls is not None
-                is_called = self._calls[self._intake.has_room]
+                ends = self._calls[0], self._calls[self._intake.has_room]
+                patience = self._arrivals.patience * len(self._live.slots)
                 self._clock(None)
                 is_undone = False
-                num, report, seconds = step.go_on(call, live, most, is_called)
+                num, report, seconds = step.go_on(call, live, most, *ends, patience)
                 if num:
                     self._clock.add(("plan", "model", "commit"), seconds)
                     return num, report

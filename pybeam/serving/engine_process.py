@@ -31,6 +31,8 @@ from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
 
+# see `Arrivals`: between two steps Python takes about a millisecond, for one that comes or is done or several
+PATIENCE = 0.0005
 # threads that read requests, and for how long an engine without others waits before it asks for more
 READERS, READING_SECONDS = 2, 0.02
 
@@ -166,6 +168,7 @@ class SentArrivals(Arrivals):
     """
 
     keeps_order = True
+    patience = PATIENCE
     has_news: np.ndarray
 
     def __init__(

@@ -18,6 +18,7 @@ from pybeam.engine.streaming import at_rest, end_with_program
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
+from pybeam.serving.engine_process import PATIENCE
 from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.model_queue import ModelQueue
 from pybeam.serving.ticket import Ticket
@@ -45,6 +46,7 @@ class EngineThread(Arrivals):
     """
 
     keeps_order = True
+    patience = PATIENCE
 
     def __init__(
         self, queue: ModelQueue, decoder: Decoder, num_engines: int, on_end: Callable[[], None]

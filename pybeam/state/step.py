@@ -113,13 +113,13 @@ class Step:
         return self._arrays.processors.is_known(slots, narrows=self._narrows)
 
     def go_on(
-        self, call: LayerCall, live: Tensor, most: int, is_called: Tensor
+        self, call: LayerCall, live: Tensor, most: int, *ends: Tensor | float
     ) -> tuple[int, Tensor, tuple[float, ...]]:
-        """Do this step, if it is plain, and those that follow. See `BeamProgram.run`."""
+        """Do this step, if it is plain, and those that follow. See `BeamProgram.run` for `ends`."""
         chain = self._arrays.processors
         columns = chain.step_columns(self.rows.eos_id) if self._narrows else None
         edits = chain.edits(narrows=self._narrows)
-        return self._program.run(*call, edits, columns, live, most, is_called)
+        return self._program.run(*call, edits, columns, live, most, *ends)
 
     def commit(self, live: Tensor) -> Tensor:
         """Make the survivors the beams of the slots. Returns the report on the slots `live` [A].

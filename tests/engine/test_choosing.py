@@ -128,7 +128,7 @@ def test_columns_that_a_failed_call_left_out_are_packed_by_the_next(sources, mon
     decoder = listed(SHORTLIST, "greedy", pybeam.Fifo(6), model())
     go_on, step_columns = Step.go_on, ProcessorChain.step_columns
 
-    def twice(step, call, live, most, is_called):
+    def twice(step, call, live, *given):
         def strange(chain, eos_id):
             columns = step_columns(chain, eos_id)
             token, first, words = columns.arrays
@@ -138,9 +138,9 @@ def test_columns_that_a_failed_call_left_out_are_packed_by_the_next(sources, mon
 
         with monkeypatch.context() as patch:
             patch.setattr(ProcessorChain, "step_columns", strange)
-            num, *_ = go_on(step, call, live, most, is_called)
+            num, *_ = go_on(step, call, live, *given)
         assert num == 0
-        return go_on(step, call, live, most, is_called)
+        return go_on(step, call, live, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(Step, "go_on", twice)

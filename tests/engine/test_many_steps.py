@@ -220,11 +220,21 @@ class Crowd(IterableArrivals):
 def test_who_must_leave_ends_them(has_flag, counts):
     """Where no flag says so, news of any kind do."""
     arrivals = Crowd()
-    arrivals.must_leave = arrivals.has_news if has_flag else None
+    arrivals.must_leave, arrivals.patience = arrivals.has_news if has_flag else None, 1.0
     results, *_ = run("m2m_100", "fixed", arrivals)
     assert set(counts) == {1}
     assert essence(results) == essence(run("m2m_100", "fixed")[0])
     assert max(counts) > 1
+
+
+@pytest.mark.parametrize("name", ["fixed", "adaptive"])
+def test_a_patient_call_settles_several(name, counts, monkeypatch):
+    """Who has stopped, and who comes, ends it later."""
+    expected, *_ = run("m2m_100", name, Crowd())
+    num_calls = len(counts)
+    monkeypatch.setattr(Crowd, "patience", 1.0)
+    assert essence(run("m2m_100", name, Crowd())[0]) == essence(expected)
+    assert len(counts) < 2 * num_calls
 
 
 SCHEDULES = [pybeam.Fifo(3), pybeam.Fifo(3, epsilon=0.4), pybeam.Batch(3), pybeam.Fifo(tokens=6)]
@@ -335,17 +345,6 @@ def test_a_subclass_is_asked_between_steps(counts, monkeypatch):
     assert essence(results) == essence(own)
 
 
-def test_a_queue_has_news_while_a_request_waits():
-    queue = pybeam.RequestQueue()
-    assert not queue.has_news[0]
-    queue.put([3])
-    queue.put([4])
-    for is_left in (True, False):
-        assert queue.has_news[0]
-        queue.next(may_wait=False)
-        assert queue.has_news[0] == is_left
-
-
 def test_a_call_that_raises_has_done_no_step(counts, monkeypatch):
     """Whoever does the step by itself hears why, or succeeds."""
     expected, *_ = run("m2m_100", "fixed")
@@ -396,4 +395,4 @@ def test_layers_must_be_a_program():
     state.reserve(2, 4, 8)
     program = state.program
     with pytest.raises(TypeError, match="expected a LayerProgram, but got object"):
-        program.run(object(), (), None, None, None, 1, None)
+        program.run(object(), (), None, None, None, 1, None, None, 0.0)

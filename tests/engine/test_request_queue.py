@@ -210,3 +210,14 @@ def test_it_says_what_waits():
     assert repr(queue) == "RequestQueue(open, 2 of 3 wait)"
     queue.close()
     assert repr(queue) == "RequestQueue(closed, 2 of 3 wait)"
+
+
+def test_a_queue_has_news_while_a_request_waits():
+    queue = pybeam.RequestQueue()
+    assert not queue.has_news[0]
+    queue.put([3])
+    queue.put([4])
+    for is_left in (True, False):
+        assert queue.has_news[0]
+        queue.next(may_wait=False)
+        assert queue.has_news[0] == is_left
