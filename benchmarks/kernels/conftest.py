@@ -71,7 +71,7 @@ def _options(plan: Plan, own: type[Kernel], case: Case) -> dict:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    if config.stash[PLAN].kind == "cuda":
+    if config.stash[PLAN].like_cuda:
         items.sort(key=worth)
 
 
