@@ -8,7 +8,7 @@ BUDGETS_US = {
     "plan_kernel": 2.0,
     "read_kernel": 3.0,
     "inherit_kernel": 3.5,
-    "commit_kernel": 5.0,
+    "commit_kernel": 6.0,
     "embed_norm_kernel": 3.0,
     "add_norm_kernel": 3.0,
     "product_kernel": 8.0,
