@@ -87,7 +87,7 @@ def test_an_older_build_is_not_imported(setup_py, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("has_cuda", [True, False])
-def test_a_failed_build_names_the_reason_and_the_remedy(setup_py, has_cuda, monkeypatch):
+def test_a_failed_build_names_the_reason_and_the_remedy(setup_py, has_cuda, monkeypatch, tmp_path):
     import torch.utils.cpp_extension as cpp
 
     def fails(self):
@@ -97,6 +97,8 @@ def test_a_failed_build_names_the_reason_and_the_remedy(setup_py, has_cuda, monk
     monkeypatch.setattr(cpp, "CUDA_HOME", "/usr/local/cuda")
     monkeypatch.setenv("PYBEAM_CUDA", "1" if has_cuda else "")
     _, command = build_of(setup_py)
+    # a build removes older ones, and those of this checkout stay
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         command.build_extensions()
     message = str(caught.value)
