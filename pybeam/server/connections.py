@@ -17,6 +17,7 @@ from pybeam.platforms.system import raise_file_limit, seconds_unread
 from pybeam.server.clients import Addresses
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
+from pybeam.server.sse import Presence
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,7 @@ class Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         joined: Any = Joined(transport, self.loop)
+        self._presence = Presence()
         self._descriptor = transport.get_extra_info("socket").fileno()
         super().connection_made(joined)
         error = self.crowd.enter(self._address)
@@ -220,6 +222,7 @@ class Bounded(HttpToolsProtocol):
         if self._has_entered:
             self.crowd.leave(self._address)
         super().connection_lost(error)
+        self._presence.end()
 
     @property
     def _address(self) -> str:
@@ -256,6 +259,7 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_in_head = self._is_in_message = True
+        self.scope["state"]["presence"] = self._presence
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -272,6 +276,7 @@ class Bounded(HttpToolsProtocol):
         # clients count the time in which nobody read what they had sent
         state: dict[str, Any] = self.scope["state"]
         state["arrived"] = time.monotonic() - seconds_unread(self._descriptor)
+        state["is_whole"] = True
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from python_multipart.multipart import parse_options_header
 from starlette.requests import HTTPConnection
@@ -113,7 +114,9 @@ class BodyLimits:
         is_audio = scope["path"] in AUDIO_PATHS
         most = self._settings.max_audio if is_audio else self._settings.max_body
         held = None if is_audio else self._held
-        body = _Body(receive, most, self._settings.body_timeout, held)
+        # one that has come needs no timer
+        is_whole = scope.get("state", {}).get("is_whole", False)
+        body = _Body(receive, most, None if is_whole else self._settings.body_timeout, held)
         has_begun = False
 
         async def watched(message: Message) -> None:
@@ -143,8 +146,13 @@ class BodyLimits:
 def _is_unicode(scope: Scope) -> bool:
     """Whether a body is in UTF-8 by all of its headers; Starlette takes the first of several."""
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
-    charsets = [parse_options_header(one)[1].get(b"charset", b"utf-8") for one in kinds]
-    return all(one.lower() in (b"utf-8", b"utf8") for one in charsets)
+    return all(map(_says_unicode, kinds))
+
+
+# clients choose the header, so few are kept
+@lru_cache(64)
+def _says_unicode(kind: bytes) -> bool:
+    return parse_options_header(kind)[1].get(b"charset", b"utf-8").lower() in (b"utf-8", b"utf8")
 
 
 class _BodyError(BaseException):
@@ -156,7 +164,9 @@ class _BodyError(BaseException):
 
 
 class _Body:
-    def __init__(self, receive: Receive, most: int, seconds: float, held: _Held | None) -> None:
+    def __init__(
+        self, receive: Receive, most: int, seconds: float | None, held: _Held | None
+    ) -> None:
         self._receive, self._most, self._seconds, self._held = receive, most, seconds, held
         self.size = 0
         self._has_all = False
@@ -165,15 +175,7 @@ class _Body:
     async def receive(self) -> Message:
         if self._has_all:
             return await self._receive()
-        if self._end is None:
-            self._end = asyncio.get_running_loop().time() + self._seconds
-        try:
-            async with asyncio.timeout_at(self._end):
-                message = await self._receive()
-        except TimeoutError:
-            raise _BodyError(
-                APIError(408, f"the body must come within {self._seconds:g} seconds")
-            ) from None
+        message = await (self._receive() if self._seconds is None else self._in_time(self._seconds))
         if message["type"] == "http.disconnect":
             raise _BodyError(ClientGone())
         num = len(message.get("body", b""))
@@ -184,6 +186,16 @@ class _Body:
         if self.size > self._most:
             raise self.too_large()
         return message
+
+    async def _in_time(self, seconds: float) -> Message:
+        if self._end is None:
+            self._end = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(self._end):
+                return await self._receive()
+        except TimeoutError:
+            problem = f"the body must come within {seconds:g} seconds"
+            raise _BodyError(APIError(408, problem)) from None
 
     def too_large(self) -> _BodyError:
         return _BodyError(APIError(413, f"the body must have at most {self._most} bytes"))

@@ -19,9 +19,34 @@ Event = Certain | BestSoFar | ServedResult
 Write = Callable[[Any], Iterable[str]]
 Events = ServedStream | AsyncGenerator[Any, None]
 
-# a client that leaves earlier is noticed then: most answers are there before, and need nobody who watches
+# a client that leaves earlier is noticed then, where its connection does not tell: most answers are there
+# before, and need nobody who watches
 WATCH_SECONDS = 0.05
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Presence:
+    """Whether the client at the other end of a connection is there. It tells who wants to know when it goes.
+
+    Attributes:
+        told: functions that are called then.
+    """
+
+    def __init__(self) -> None:
+        self.told: set[Callable[[], None]] = set()
+        self._has_gone = False
+
+    def end(self) -> None:
+        """Note that the client has gone."""
+        self._has_gone = True
+        for leave in list(self.told):
+            leave()
+
+    def tell(self, leave: Callable[[], None]) -> None:
+        """Call this when the client goes, which may have been before."""
+        self.told.add(leave)
+        if self._has_gone:
+            leave()
 
 
 def event_of(data: Any, name: str | None = None) -> str:
@@ -40,19 +65,15 @@ async def unless_gone(http: Request, work: Awaitable[T]) -> T:
     assert task is not None
     num_cancelled, is_over, is_gone = task.cancelling(), False, False
 
-    def leave(_: asyncio.Future[None]) -> None:
+    def leave() -> None:
         nonlocal is_gone
         if not is_over:
             is_gone = task.cancel()
 
-    watcher: asyncio.Future[None] | None = None
-
-    def watch() -> None:
-        nonlocal watcher
-        watcher = asyncio.ensure_future(_gone(http))
-        watcher.add_done_callback(leave)
-
-    timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, watch)
+    presence: Presence | None = http.scope.get("state", {}).get("presence")
+    watch = _Watch(http, leave) if presence is None else None
+    if presence is not None:
+        presence.tell(leave)
     try:
         return await work
     except asyncio.CancelledError:
@@ -62,14 +83,32 @@ async def unless_gone(http: Request, work: Awaitable[T]) -> T:
         raise
     finally:
         is_over = True
-        timer.cancel()
-        if watcher is not None:
-            watcher.cancel()
+        if presence is not None:
+            presence.told.discard(leave)
+        if watch is not None:
+            watch.end()
 
 
-async def _gone(http: Request) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Waits for a client to go whose connection does not tell."""
+
+    def __init__(self, http: Request, leave: Callable[[], None]) -> None:
+        self._http, self._leave = http, leave
+        self._task: asyncio.Future[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._begin)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._gone())
+        self._task.add_done_callback(lambda _: self._leave())
+
+    async def _gone(self) -> None:
+        while (await self._http.receive())["type"] != "http.disconnect":
+            pass
 
 
 async def streamed(

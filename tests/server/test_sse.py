@@ -8,18 +8,37 @@ from typing import Any
 import pytest
 
 from pybeam.server.errors import ClientGone
-from pybeam.server.sse import unless_gone
+from pybeam.server.sse import Presence, unless_gone
 
 
 class Client:
-    """The messages of a client, which stays until `gone` is set."""
+    """The messages of a client, which stays until it leaves."""
 
     def __init__(self) -> None:
-        self.gone = asyncio.Event()
+        self.scope: dict[str, Any] = {}
+        self._gone = asyncio.Event()
 
     async def receive(self) -> dict[str, str]:
-        await self.gone.wait()
+        await self._gone.wait()
         return {"type": "http.disconnect"}
+
+    def leave(self) -> None:
+        self._gone.set()
+
+
+class ClientOfOurs(Client):
+    """One whose connection tells when it leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._presence = Presence()
+        self.scope["state"] = {"presence": self._presence}
+
+    def leave(self) -> None:
+        self._presence.end()
+
+
+both = pytest.mark.parametrize("kind", [Client, ClientOfOurs])
 
 
 class Work:
@@ -45,9 +64,10 @@ def run(test: Any) -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-def test_it_gives_the_result_and_the_error_of_the_work():
+@both
+def test_it_gives_the_result_and_the_error_of_the_work(kind):
     async def test():
-        http: Any = Client()
+        http: Any = kind()
         before = asyncio.all_tasks()
 
         async def fails() -> None:
@@ -60,19 +80,20 @@ def test_it_gives_the_result_and_the_error_of_the_work():
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == before
         # who goes then does no harm
-        http.gone.set()
+        http.leave()
         await asyncio.sleep(0.01)
 
     run(test)
 
 
-def test_work_is_cancelled_when_the_client_goes():
+@both
+def test_work_is_cancelled_when_the_client_goes(kind):
     async def test():
-        http: Any = Client()
+        http: Any = kind()
         work = Work()
         task = asyncio.ensure_future(unless_gone(http, work()))
         await begun(work)
-        http.gone.set()
+        http.leave()
         with pytest.raises(ClientGone):
             await task
         assert work.is_cancelled
@@ -82,18 +103,31 @@ def test_work_is_cancelled_when_the_client_goes():
     run(test)
 
 
+@both
 @pytest.mark.parametrize("goes", [False, True])
-def test_others_may_cancel_it(goes):
+def test_others_may_cancel_it(goes, kind):
     async def test():
-        http: Any = Client()
+        http: Any = kind()
         work = Work()
         task = asyncio.ensure_future(unless_gone(http, work()))
         await begun(work)
         task.cancel()
         if goes:
-            http.gone.set()
+            http.leave()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.is_cancelled
+
+    run(test)
+
+
+def test_work_does_not_begin_for_a_client_that_has_gone():
+    async def test():
+        http: Any = ClientOfOurs()
+        http.leave()
+        work = Work()
+        with pytest.raises(ClientGone):
+            await unless_gone(http, work())
+        assert not work.has_begun or work.is_cancelled
 
     run(test)
