@@ -20,12 +20,6 @@ from support.server_process import gauge, needs_proc, running, wait_until
 LONG = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
 
 
-@pytest.fixture
-def own_server():
-    with running(models=[MODEL]) as server:
-        yield server
-
-
 def test_it_listens_before_it_has_loaded_its_models(server):
     early = server.early
     assert early["/health"].status_code == 200
@@ -62,6 +56,12 @@ def test_it_ends_if_its_models_cannot_be_loaded(tmp_path):
     with running(models=[tmp_path], is_ready=False) as server:
         assert server.wait() == 1
         assert "config.json" in server.lines[-1]
+
+
+@pytest.fixture(params=[(), ("--processes", "2")], ids=["threads", "processes"])
+def own_server(request):
+    with running(*request.param, models=[MODEL]) as server:
+        yield server
 
 
 @pytest.mark.slow

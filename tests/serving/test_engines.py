@@ -11,7 +11,7 @@ import pybeam
 from pybeam.models import FunctionModel
 from pybeam.serving import DeadlineExceeded, EngineStalled, Listener
 from pybeam.serving.forecast import Forecast, Outlook
-from support.gates import WAIT_SECONDS, GatedModel
+from support.gates import WAIT_SECONDS, Clock, GatedModel
 from support.search_models import random_model
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
 
@@ -140,23 +140,33 @@ def test_a_lonely_hopeless_request_ends_no_engine(monkeypatch):
 
 
 def test_one_engine_stalls_and_the_other_goes_on():
-    go = threading.Event()
+    go, clock, has_begun = threading.Event(), Clock(), threading.Semaphore(0)
 
     def never_ends(prefixes, lengths, source_ids):
         if (source_ids == 13).any():
+            has_begun.release()
             go.wait(WAIT_SECONDS)
         return MODEL.fn(prefixes, lengths, source_ids)
 
+    def stall():
+        """Let one more step take too long."""
+        future = service.submit(pybeam.Request([1], source_id=13))
+        assert has_begun.acquire(timeout=WAIT_SECONDS)
+        clock.now += 100
+        service._look()
+        with pytest.raises(EngineStalled):
+            future.result(WAIT_SECONDS)
+
     one = decoder(model=like(never_ends))
-    service = pybeam.Service(one, engines=2, max_step_seconds=0.05).start(warm_up=False)
-    stuck = service.submit(pybeam.Request([1], source_id=13))
-    with pytest.raises(EngineStalled):
-        stuck.result(WAIT_SECONDS)
+    service = pybeam.Service(one, engines=2, max_step_seconds=50, clock=clock)
+    service.start(warm_up=False)
+    engines = service._groups["default"]._engines
+    wait_for(lambda: all(engine.is_idle for engine in engines))
+    stall()
     assert service.is_ready
     assert service.submit(pybeam.Request([1], source_id=1)).result(WAIT_SECONDS).result.hypotheses
-    both = service.submit(pybeam.Request([1], source_id=13))
-    with pytest.raises(EngineStalled):
-        both.result(WAIT_SECONDS)
+    wait_for(lambda: any(engine.is_idle for engine in engines))
+    stall()
     assert not service.is_ready
     go.set()
     wait_for(lambda: service.is_ready)

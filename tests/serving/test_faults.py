@@ -152,9 +152,13 @@ def test_an_engine_that_waits_after_it_failed_does_not_hang():
 
 def test_a_step_that_does_not_end():
     """All callers hear of it; new ones are refused; when it ends after all, it goes on."""
-    model, service = gated(max_step_seconds=0.05)
+    clock = Clock()
+    model, service = gated(max_step_seconds=50, clock=clock)
     model.shut()
     futures = [service.submit(request) for request in REQUESTS]
+    model.until_a_step_waits()
+    clock.now += 100
+    service._look()
     for future in futures:
         with pytest.raises(EngineStalled, match="`max_step_seconds`"):
             future.result(WAIT_SECONDS)
