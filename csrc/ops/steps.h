@@ -83,7 +83,7 @@ inline StepsDone run_steps(BeamProgram& beams, const LayerProgram& layers, StepR
                            const Tensor& slot, LayerArguments& given, StepEdits& edits,
                            StepColumns* columns, int64_t most, const StepEnds& ends) {
     using Clock = std::chrono::steady_clock;
-    constexpr double kMostSeconds = 0.02;
+    constexpr double kMostSeconds = 0.05;
     Clock::time_point last = Clock::now();
     const Clock::time_point begin = last;
     const auto has_passed = [&](double seconds) {

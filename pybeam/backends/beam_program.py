@@ -99,7 +99,7 @@ class BeamProgram(Protocol):
 
         They are what a decoder's call, `edit_logits`, `choose` and `commit` do, without Python and its lock.
         With `columns`, a catalogue's operators make the columns that `choose` is given. They end when pages
-        or rows of `out` are missing, when another thread has set `now` [1] bool, or after 20 ms, for signals;
+        or rows of `out` are missing, when another thread has set `now` [1] bool, or after 50 ms, for signals;
         and, from `patience` seconds on, when a slot has stopped or `soon` [1] bool is set. `out` has no
         meaning then. Returns the number of steps that were done, the `report` on `live`, and the seconds of
         reading, layers and choice, and commit. A step that raises before it commits is not done.

@@ -34,7 +34,7 @@ class Arrivals(ABC):
             not set, many steps may go by without a question. None: the stream asks after every step.
         must_leave: [1] bool, whether a request must leave. It alone is news while nobody can be admitted.
             None: `has_news` is.
-        patience: seconds per source in which such a call goes on beside one that comes or is done.
+        patience: seconds per row in which such a call goes on beside a source that comes or is done.
     """
 
     keeps_order: ClassVar[bool] = False

@@ -211,7 +211,7 @@ class Engine:
             if call is not None:
                 assert self._calls is not None
                 ends = self._calls[0], self._calls[self._intake.has_room]
-                patience = self._arrivals.patience * len(self._live.slots)
+                patience = self._arrivals.patience * self._live.num_rows
                 self._clock(None)
                 is_undone = False
                 num, report, seconds = step.go_on(call, live, most, *ends, patience)

@@ -39,12 +39,17 @@ def test_clients_take_turns(monkeypatch):
 
 
 def test_counts_are_those_of_both():
-    metrics = Metrics()
-    with started(2, listener=metrics) as service:
+    metrics, door = Metrics(), Door()
+    with started(2, door.model, listener=metrics) as service:
         metrics.watch(service, SimpleNamespace(all=[], budget=None))
-        found = [one.result(WAIT_SECONDS).result for one in burst(service, REQUESTS)]
+        engines = service._groups["default"]._engines
+        door.shut()
+        futures = burst(service, REQUESTS)
+        wait_for(lambda: all(engine.tickets() for engine in engines))
+        door.open()
+        found = [one.result(WAIT_SECONDS).result for one in futures]
         wait_for(lambda: not service.status().num_running)
-        steps = [engine.stats.steps for engine in service._groups["default"]._engines]
+        steps = [engine.stats.steps for engine in engines]
         assert min(steps) > 0
         text = metrics.text().decode()
     assert gauge(text, "pybeam:engine_steps_total") == sum(steps)
