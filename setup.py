@@ -1,6 +1,7 @@
 """Builds csrc into the extension `pybeam._C`; everything else is in pyproject.toml."""
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ SANITIZERS = {
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 # a struct names the fields that are not zero; GCC 12 finds uninitialised variables in its own headers
 EXCEPT = ["-Wno-missing-field-initializers", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+REPOSITORY = "https://github.com/pybeam-search/pybeam"
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 IS_WINDOWS = sys.platform == "win32"
 # never -march=native: dispatch.cpp chooses the instruction set at run time
@@ -155,6 +157,17 @@ def follow_link() -> None:
         shutil.copytree("triton_kernels", link)
 
 
+def readme() -> str:
+    """The README with links to the repository, since a package index has none of its files."""
+    [version] = re.findall('__version__ = "(.+)"', Path("pybeam/__init__.py").read_text("utf-8"))
+
+    def there(link: re.Match[str]) -> str:
+        kind = "raw" if link[1].endswith(".svg") else "blob"
+        return f"]({REPOSITORY}/{kind}/v{version}/{link[1]})"
+
+    return re.sub(r"\]\((?!https?:|#)([^)]+)\)", there, Path("README.md").read_text("utf-8"))
+
+
 def main() -> None:
     follow_link()
     reason = reason_not_to_build()
@@ -164,7 +177,11 @@ def main() -> None:
             f"pybeam: {reason}\n",
             file=sys.stderr,
         )
-    setup(**(extension() if reason is None else {}))
+    setup(
+        long_description=readme(),
+        long_description_content_type="text/markdown",
+        **(extension() if reason is None else {}),
+    )
 
 
 if __name__ == "__main__":

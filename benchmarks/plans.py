@@ -83,6 +83,7 @@ def beside_peers() -> dict[str, Case]:
         **{f"layouts-{width}": _layouts(width, "float32") for width in (1, 5)},
         **{f"int8-layouts-{width}": _layouts(width, "int8") for width in (1, 5)},
         "widened-int8-layouts-5": _layouts(5, "int8", network="widened", lines=64, repeats=2),
+        **{f"int8-engines-{width}": _engines(width) for width in (1, 5)},
         "cache-5": _caches("float32", batch),
         "int8-cache-5": _caches("int8", batch),
         "schedules-5": Case(_schedules(5, 16)),
@@ -111,6 +112,18 @@ def _layouts(width: int, dtype: str, **options) -> Case:
         systems[f"pybeam {name}, 1 engine of two threads"] = Ours(search, fifo, dtype)
         systems[f"pybeam {name}, 2 engines of one thread"] = Engines(search, fifo, dtype)
     return Case(systems, **{"lines": 384, "is_spread": True, "threads": 2} | options)
+
+
+def _engines(width: int) -> Case:
+    """One engine and two, each with one thread."""
+    search = fixed(width) if width > 1 else pybeam.greedy(max_length=MAX_LENGTH)
+    systems = {
+        f"pybeam int8, {number} of one thread": Engines(
+            search, pybeam.Fifo(64), "int8", number=number
+        )
+        for number in (1, 2)
+    }
+    return Case(systems, lines=384, is_spread=True, threads=2)
 
 
 def _int8(batch, fifo) -> dict[str, Case]:

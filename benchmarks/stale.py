@@ -67,7 +67,8 @@ def dated(page: str) -> str:
 
 
 def pages() -> list[Path]:
-    found = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    names = ("README.md", "CHANGELOG.md", "benchmarks/README.md")
+    found = [*(ROOT / name for name in names), *(ROOT / "docs").rglob("*.md")]
     return sorted(page for page in found if "_build" not in page.parts)
 
 

@@ -88,24 +88,29 @@ def greedy_outputs(model, sources: list[list[int]]) -> list[pybeam.Hypothesis]:
 
 @dataclass(frozen=True)
 class Engines(Ours):
-    """As many engines of a `pybeam.Service` as there are threads, each with one thread."""
+    """Engines of a `pybeam.Service` with one thread each; by default as many as there are threads."""
+
+    number: int | None = None
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
         model = setup.networks.ours(network, self.dtype)
-        return Serving(pybeam.Decoder(model, self.algorithm, self.schedule), data.sources)
+        decoder = pybeam.Decoder(model, self.algorithm, self.schedule)
+        return Serving(decoder, data.sources, self.number)
 
 
 class Serving:
     """A service as a `peers.Translate`. Its engines stay, as other systems' translators do.
 
-    Each engine of as many as there are threads has one thread; so many lines may wait at once.
+    Each engine has one thread; so many lines may wait at once.
     """
 
-    def __init__(self, decoder: pybeam.Decoder, sources: list[list[int]]) -> None:
+    def __init__(
+        self, decoder: pybeam.Decoder, sources: list[list[int]], number: int | None = None
+    ) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            service = pybeam.Service(decoder, engines=threads, max_waiting=len(sources))
+            service = pybeam.Service(decoder, engines=number or threads, max_waiting=len(sources))
             self._service = service.start(warm_up=False)
             weakref.finalize(self, service.close)
             # an engine has the threads that torch has in its first step

@@ -217,7 +217,8 @@ BY_HAND = (
     "pybeam-search-client and pybeam-search-examples",
     "`git tag -s v{version} && git push origin v{version}`: three workflows build, attest and publish the "
     "packages (`wheels`), the images for CPUs and GPUs (`images`) and the site of this version (`docs`)",
-    "`gh attestation verify` of a wheel from PyPI and of an image from ghcr.io",
+    "on GitHub: Settings, Pages, branch gh-pages; its address goes into pyproject.toml and CITATION.cff",
+    "`pypi-attestations verify pypi` of a wheel on PyPI, `gh attestation verify oci://ghcr.io/…` of an image",
     "a new environment, elsewhere: `pip install 'pybeam-search[examples]'`, and README's first program",
     "a release on GitHub with the section of CHANGELOG.md; `## [Unreleased]` again; the next `__version__`",
 )

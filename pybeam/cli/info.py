@@ -9,7 +9,8 @@ import platform
 import click
 
 PACKAGES = (
-    *("numpy", "safetensors", "sentencepiece", "tokenizers", "tqdm", "click"),
+    *("numpy", "safetensors", "huggingface-hub", "sentencepiece", "tokenizers"),
+    *("tqdm", "click", "pyyaml", "pydantic"),
     *("plotly", "matplotlib", "pandas", "sacrebleu", "jiwer", "kaldi-native-fbank"),
     *("onnx", "onnx-ir", "onnxruntime", "triton"),
     *("sentencex", "py3langid", "pyarrow", "zstandard", "transformers", "ctranslate2"),
@@ -89,7 +90,7 @@ def info(is_json: bool) -> None:
 
     lines = {
         "pybeam": [pybeam.__version__, machine.installed_from()],
-        "python": [f"{platform.python_version()} ({platform.python_implementation()})"],
+        "python": [machine.python()],
         "system": [platform.platform()],
         "cpu": [machine.cpu()],
         "memory": machine.memory(),

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -16,17 +17,25 @@ SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 # instruction sets that change what a kernel does
 ISAS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
-    *("asimd", "i8mm", "bf16", "sve"),
+    *("asimd", "asimddp", "i8mm", "bf16", "sve"),
 )
+
+
+def python() -> str:
+    """Version and kind of Python, which may have no lock."""
+    kind = platform.python_implementation()
+    lock = ", without its lock" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+    return f"{platform.python_version()} ({kind}{lock})"
 
 
 def cpu() -> str:
     """Cores, model and instruction sets, as Linux tells them."""
-    names = _cpuinfo("model name")
-    if not names:
-        return f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
+    # kernels for ARM64 tell no name
+    kind = platform.processor() or platform.machine()
+    names = _cpuinfo("model name") or [kind] * (os.cpu_count() or 1)
     flags = cpu_flags()
-    return f"{len(names)} x {names[0]} ({' '.join(isa for isa in ISAS if isa in flags)})"
+    isas = " ".join(isa for isa in ISAS if isa in flags)
+    return f"{len(names)} x {names[0]}" + (f" ({isas})" if isas else "")
 
 
 def memory() -> list[str]:

@@ -5,16 +5,18 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import pybeam
-from pybeam.cli import main
+from pybeam.cli import machine, main
+from pybeam.cli.info import PACKAGES
 from pybeam.cli.run import describe_lines
 from support.example_lines import LINES, translations
-from support.paths import MODEL
+from support.paths import MODEL, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -316,6 +318,22 @@ def test_info(capfd):
     ]
     for word in ("reference: available", "native:", "numpy ", str(Path(pybeam.__file__).parent)):
         assert word in text
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+def test_info_names_the_instruction_sets(has_name, monkeypatch):
+    """ARM64 tells no name of a model."""
+    lines = [*["model name\t: A processor"] * has_name, "Features\t: fp asimd asimddp i8mm"]
+    monkeypatch.setattr(machine, "lines_of_proc", lambda name: lines)
+    told = machine.cpu()
+    assert told.endswith("(asimd asimddp i8mm)")
+    assert (told == "1 x A processor (asimd asimddp i8mm)") == has_name
+
+
+def test_info_lists_what_pybeam_needs():
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.match(r"[\w-]+", one)[0] for one in needed} - {"torch"}
+    assert names <= set(PACKAGES)
 
 
 def test_info_for_a_report_has_nothing_private(capfd, monkeypatch):

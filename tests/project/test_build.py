@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from setuptools import Distribution
 
+import pybeam
 from support.paths import ROOT
 
 PROGRAM = """
@@ -44,6 +45,14 @@ def build_of(setup_py):
     """The extension's description, and the command that builds it."""
     parts = setup_py.extension()
     return parts["ext_modules"][0], parts["cmdclass"]["build_ext"](Distribution())
+
+
+def test_the_readme_of_a_package_index_leads_to_the_repository(setup_py, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    links = re.findall(r"\]\(([^)]+)\)", setup_py.readme())
+    assert links and all(re.match("https?://|#", link) for link in links)
+    assert f"{setup_py.REPOSITORY}/blob/v{pybeam.__version__}/SECURITY.md" in links
+    assert any("/raw/" in link and link.endswith(".svg") for link in links)
 
 
 @pytest.mark.parametrize("has_lock", [True, False])
