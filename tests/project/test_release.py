@@ -42,7 +42,12 @@ def test_a_tree_that_may_be_released(tree):
     [
         ("pybeam/__init__.py", "1.2.3", "1.2.3.dev0", "must be of the form 1.2.3"),
         ("CITATION.cff", "1.2.3", "1.2.2", "CITATION.cff must have the line `version: 1.2.3`"),
-        ("pyproject.toml", 'dynamic = ["version"]', "dynamic = []", "must take the version from"),
+        (
+            "pyproject.toml",
+            'dynamic = ["version", "readme"]',
+            "dynamic = []",
+            "must take the version from",
+        ),
     ],
 )
 def test_versions_that_differ(tree, name, old, new, message):
