@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from pybeam.ray.scaling import ROWS
+from pybeam.ray.together import Report, Together
 from pybeam.server import logs
 from pybeam.server.app import build_app, build_service
 from pybeam.server.auth import Keys
@@ -39,8 +40,11 @@ Load = Callable[[], tuple[Mapping[str, ServedModel], int]]
 class Replica:
     """One process of a service: models, and the application of `pybeam serve` around them."""
 
-    def __init__(self, load: Load, settings: Settings, keys: Keys, log_level: str) -> None:
+    def __init__(
+        self, load: Load, settings: Settings, keys: Keys, log_level: str, num_least: int
+    ) -> None:
         logs.set_up(log_level)
+        self._num_least = num_least
         self._models, engines = load()
         self._settings, self._keys, self._metrics = settings, keys, Metrics()
         self._service = build_service(self._models, self._metrics, settings, engines=engines)
@@ -54,7 +58,7 @@ class Replica:
             from pybeam.server.tracing import exported
 
             tracer = self._tracing.enter_context(exported(self._settings.otlp_endpoint))
-        return build_app(
+        app = build_app(
             self._service,
             self._models,
             self._metrics,
@@ -62,6 +66,13 @@ class Replica:
             keys=self._keys,
             tracer=tracer,
         )
+        app.state.whole = Together(self._num_least)
+        return app
+
+    async def report(self) -> Report:
+        """Say what this replica knows of itself; `Together` asks."""
+        name = serve.get_replica_context().replica_tag
+        return Report(name, self._service.is_ready, self._metrics.families())
 
     def check_health(self) -> None:
         """Raise RuntimeError if an engine has stopped or hangs in a step. Ray then replaces the replica."""
@@ -122,7 +133,7 @@ def deployment(
         graceful_shutdown_wait_loop_s=0.1,
         health_check_period_s=HEALTH_SECONDS,
     )
-    return made.bind(load, settings, keys, log_level)
+    return made.bind(load, settings, keys, log_level, least)
 
 
 def start(application: serve.Application, settings: Settings) -> None:

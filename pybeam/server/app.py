@@ -32,7 +32,7 @@ from pybeam.server.grammars import Grammars
 from pybeam.server.limits import BodyLimits, Places
 from pybeam.server.loading import Loader
 from pybeam.server.logs import AccessLog
-from pybeam.server.metrics import Metrics
+from pybeam.server.metrics import Alone, Metrics
 from pybeam.server.model_manager import ModelManager
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.origins import KnownOrigins
@@ -129,8 +129,9 @@ def build_app(
     app.state.calls = Calls(
         service, given, settings, keys, metrics, places, manager, sounds, grammars=grammars
     )
-    app.state.metrics, app.state.gate = metrics, Gate()
+    app.state.gate = Gate()
     metrics.watch(service, manager)
+    app.state.whole = Alone(service, metrics)
     # before those of the documentation; a router that is included would match each request twice
     app.router.routes[:0] = [route for router in ROUTERS for route in router.routes]
     errors.install(app)

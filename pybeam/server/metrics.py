@@ -87,6 +87,11 @@ class Metrics(Listener):
         self._catch_up()
         return generate_latest(self._registry)
 
+    def families(self) -> list[Metric]:
+        """Return the metrics, which another process may read."""
+        self._catch_up()
+        return list(self._registry.collect())
+
     def answered(self, path: str, status: int) -> None:
         """Count an answer."""
         self._answers(path, status).inc()
@@ -137,6 +142,21 @@ class Metrics(Listener):
             self._encoding(model).observe(times.encoding)
             self._decoding(model).observe(times.decoding)
             self._width(model).observe(times.rows)
+
+
+class Alone:
+    """What `/ready` and `/metrics` say of one server; servers of a cluster have another in its place."""
+
+    def __init__(self, service: Service, metrics: Metrics) -> None:
+        self._service, self._metrics = service, metrics
+
+    async def is_ready(self) -> bool:
+        """Whether all that serves takes requests."""
+        return self._service.is_ready
+
+    async def metrics(self) -> bytes:
+        """Return the metrics of all that serves, in Prometheus' format."""
+        return self._metrics.text()
 
 
 class _Status(Collector):

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,28 +102,39 @@ def test_requests_are_answered_cancelled_and_drained():
         assert process.wait(60) == 0
 
 
-def test_replicas_follow_the_rows_and_are_replaced(monkeypatch):
+@contextlib.contextmanager
+def replicas(*numbers):
+    """So many replicas, the least and the most, on a node; gives a client and the node."""
     from pybeam.ray import serving
     from pybeam.server.auth import Keys
     from pybeam.server.settings import Settings
 
-    quick = {"upscale_delay_s": 0.0, "look_back_period_s": 2.0, "metrics_interval_s": 0.5}
-    monkeypatch.setattr(serving, "SCALING", quick)
     values = command.make_context("serve", ["--model", str(MODEL)]).params
     setup = Setup.take(values)
     load = functools.partial(load_models, {"es-en": str(MODEL)}, setup, ServeOptions(engines=1))
     settings = Settings(port=free_port())
     with cluster_of(1, num_cpus=4) as cluster:
+        [node] = cluster.worker_nodes
         application = serving.deployment(
-            load, settings, Keys(), replicas=(1, 2), rows_per_replica=16
+            load, settings, Keys(), replicas=numbers, rows_per_replica=16
         )
         serving.start(application, settings)
-        client = httpx.Client(base_url=f"http://127.0.0.1:{settings.port}", timeout=120)
+        with httpx.Client(base_url=f"http://127.0.0.1:{settings.port}", timeout=120) as client:
+            yield client, node
+        serving.stop()
 
-        def num_running():
-            [found] = serve.status().applications["pybeam"].deployments.values()
-            return found.replica_states.get("RUNNING", 0)
 
+def num_running():
+    [found] = serve.status().applications["pybeam"].deployments.values()
+    return found.replica_states.get("RUNNING", 0)
+
+
+def test_replicas_follow_the_rows_and_are_replaced(monkeypatch):
+    from pybeam.ray import serving
+
+    quick = {"upscale_delay_s": 0.0, "look_back_period_s": 2.0, "metrics_interval_s": 0.5}
+    monkeypatch.setattr(serving, "SCALING", quick)
+    with replicas(1, 2) as (client, node):
         assert num_running() == 1
         with ThreadPoolExecutor(8) as pool:
             work = [pool.submit(translate, client, LONG, width=16) for _ in range(200)]
@@ -132,10 +144,32 @@ def test_replicas_follow_the_rows_and_are_replaced(monkeypatch):
         assert all(one.result().status_code == 200 for one in work if not one.cancelled())
 
         # a replica that dies is replaced, and the other one answers meanwhile
-        [node] = cluster.worker_nodes
         os.kill(workers(node, "ServeReplica")[0], signal.SIGKILL)
         wait_until(lambda: translate(client, LINES[1]).status_code == 200)
         wait_until(lambda: num_running() == 2)
         assert best(translate(client, LINES[1])) == translations()[1]
-        client.close()
-        serving.stop()
+
+
+def test_replicas_say_together_what_they_do_and_whether_they_are_ready():
+    with replicas(2, 2) as (client, node):
+        assert client.get("/ready").json()["status"] == "ready"
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(functools.partial(translate, client), LINES * 4))
+        assert {one.status_code for one in answers} == {200}
+
+        def numbers():
+            text = client.get("/metrics").text
+            found = re.findall(
+                r'^pybeam:request_success_total{.*replica="(.*?)".*} (.*)$', text, re.M
+            )
+            return {name: float(number) for name, number in found}
+
+        before = numbers()
+        assert len(before) == 2 and sum(before.values()) == len(answers)
+
+        # another one takes seconds to start
+        os.kill(workers(node, "ServeReplica")[0], signal.SIGKILL)
+        wait_until(lambda: "starting" in client.get("/ready").text)
+        assert client.get("/ready").status_code == 503
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert len(before.keys() & numbers()) == 1

@@ -12,7 +12,7 @@ from pybeam import __version__
 from pybeam.server.calls import TheCalls
 from pybeam.server.errors import RETRY_SECONDS
 from pybeam.server.gates import Gate
-from pybeam.server.metrics import CONTENT_TYPE, Metrics
+from pybeam.server.metrics import CONTENT_TYPE
 from pybeam.server.models import ServedModel
 from pybeam.server.routes import Route
 
@@ -33,7 +33,7 @@ async def ready(http: HTTPRequest, calls: TheCalls) -> JSONResponse:
     """
     gate: Gate = http.app.state.gate
     models = calls.manager.states
-    if gate.is_open and calls.service.is_ready:
+    if gate.is_open and await http.app.state.whole.is_ready():
         return JSONResponse({"status": "ready", "models": models})
     status = "starting" if gate.is_open else "stopping"
     content = {"status": status, "models": models}
@@ -43,8 +43,7 @@ async def ready(http: HTTPRequest, calls: TheCalls) -> JSONResponse:
 @router.get("/metrics")
 async def metrics(http: HTTPRequest) -> Response:
     """Prometheus' metrics."""
-    found: Metrics = http.app.state.metrics
-    return Response(found.text(), media_type=CONTENT_TYPE)
+    return Response(await http.app.state.whole.metrics(), media_type=CONTENT_TYPE)
 
 
 @router.get("/version")
