@@ -24,6 +24,9 @@ PAGE    := examples/onnx/page
 # Threads that spin while they wait make everything many times slower when others need the cores.
 demo test test-all test-newcomers test-ray test-oldest test-arm64 edge docs sanitize fuzz soak mutate: export OMP_WAIT_POLICY ?= passive
 
+# `make docs-look` fetches it; without it, tests of barriers are skipped.
+test test-all: export PYBEAM_AXE ?= $(abspath $(wildcard $(VENV)/package/axe.min.js))
+
 # Tests start many processes: each module is compiled once for all of them.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -1,10 +1,13 @@
 """A server that is told to stop finishes what it has taken, and says 503 to the rest."""
 
+import contextlib
 import itertools
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -14,10 +17,11 @@ from pybeam.server import lifecycle
 from pybeam.server.settings import Settings
 from support.example_lines import LINES
 from support.paths import MODEL
-from support.server_process import gauge, needs_proc, running, wait_until
+from support.server_process import ServerProcess, gauge, needs_proc, running, wait_until
 
 # a request that keeps an engine busy for a while
 LONG = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
+RUNNING = "pybeam:num_requests_running"
 
 
 def test_it_listens_before_it_has_loaded_its_models(server):
@@ -152,32 +156,68 @@ def test_a_port_that_is_taken():
 @pytest.mark.slow
 def test_a_killed_engine_costs_its_requests_a_503_and_sigterm_leaves_no_process():
     with running("--processes", "2", models=[MODEL]) as server:
-        with httpx.Client(base_url=server.url, timeout=60) as http:
-            [maker] = children(server.process.pid)
-            engines = children(maker)
-            assert len(engines) == 2
-            statuses = []
-
-            def ask() -> None:
-                body = {"text": [" ".join(LINES)] * 16, "width": 8}
-                response = httpx.post(f"{server.url}/v1/translations", json=body, timeout=60)
-                statuses.append((response.status_code, response.headers.get("retry-after")))
-
-            threads = [threading.Thread(target=ask) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            wait_until(lambda: gauge(http.get("/metrics").text, "pybeam:live_rows") > 8)
-            os.kill(engines[0], signal.SIGKILL)
-            for thread in threads:
-                thread.join()
-            assert {status for status, _ in statuses} <= {200, 503}
-            assert all(retry for status, retry in statuses if status == 503)
+        with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor(8) as pool:
+            maker, engines = engine_processes(server)
+            body = {"text": LONG["text"][0], "width": 32}
+            answers = [pool.submit(http.post, "/v1/translations", json=body) for _ in range(8)]
+            wait_until(lambda: gauge(http.get("/metrics").text, RUNNING) == len(answers))
+            # nobody is done before the signal
+            with stopped(engines):
+                os.kill(engines[0], signal.SIGKILL)
+            found = [one.result() for one in answers]
+            # the other engine has its share
+            assert {one.status_code for one in found} == {200, 503}
+            assert all(one.headers["retry-after"] for one in found if one.status_code == 503)
             assert http.get("/ready").status_code == 200
             assert http.post("/v1/translations", json={"text": LINES}).status_code == 200
             processes = [maker, *children(maker)]
             assert len(processes) == 3 and engines[0] not in processes
         assert server.stop() == 0
         assert not [one for one in processes if Path(f"/proc/{one}").exists()]
+
+
+@needs_proc
+@pytest.mark.slow
+def test_no_answer_to_a_deadline_waits_for_an_engine():
+    """Whether its request runs or waits: engines stand still until all have their answers."""
+    with running("--processes", "2", models=[MODEL]) as server:
+        with httpx.Client(base_url=server.url, timeout=30) as http, ThreadPoolExecutor(8) as pool:
+
+            def ask(timeout: float, on_deadline: str) -> Future[httpx.Response]:
+                body = {"text": LONG["text"][0], "width": 32, "timeout": timeout}
+                body |= {"on_deadline": on_deadline}
+                return pool.submit(http.post, "/v1/translations", json=body)
+
+            _, engines = engine_processes(server)
+            answers = [ask(4, name) for name in ("raise", "best") * 2]
+            wait_until(lambda: gauge(http.get("/metrics").text, RUNNING) == len(answers))
+            with stopped(engines):
+                answers += [ask(0.1, name) for name in ("raise", "best")]
+                assert {one.result().status_code for one in answers} == {504}
+            assert http.post("/v1/translations", json={"text": LINES}).status_code == 200
+        assert server.stop() == 0
+
+
+def engine_processes(server: ServerProcess) -> tuple[int, list[int]]:
+    """The process that makes a server's engine processes, and these two."""
+    [maker] = children(server.process.pid)
+    engines = children(maker)
+    assert len(engines) == 2
+    return maker, engines
+
+
+@contextlib.contextmanager
+def stopped(processes: list[int]) -> Iterator[None]:
+    """Let processes stand still."""
+    for one in processes:
+        os.kill(one, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for one in processes:
+            # it may have been killed
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGCONT)
 
 
 def children(pid: int) -> list[int]:

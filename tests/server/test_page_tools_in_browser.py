@@ -134,7 +134,9 @@ def test_colours_are_chosen_and_stay(browser):
 @pytest.mark.parametrize("fault", ["wider than the window", "a barrier"])
 def test_no_part_of_the_page_is(browser, width, scheme, fault):
     if fault == "a barrier" and not AXE:
-        pytest.skip("`PYBEAM_AXE` does not name axe.min.js of the npm package axe-core")
+        pytest.skip(
+            "`make docs-look` has not fetched axe-core, and `PYBEAM_AXE` names no axe.min.js"
+        )
     browser.open(width, scheme)
     browser.choose("source-lang", "es")
 
