@@ -5,8 +5,8 @@ front take what was measured. The simulation assumes that
 
 * each engine has a core, and its steps take as long as those of two engines on two cores: memory and caches
   are shared by no more;
-* the front has a core, and each request takes `FRONT` seconds of it, half of them before the request is
-  decoded;
+* the front has a core, and each request takes of it what it took of the front of two engine processes with 64
+  clients, half before the request is decoded;
 * requests come as a Poisson process, and are as long as lines of the corpus.
 
 So it tells what one queue and one front make of many engines, and nothing of the memory of a real machine.
@@ -14,6 +14,7 @@ So it tells what one queue and one front make of many engines, and nothing of th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,16 +22,23 @@ from typing import Any
 
 from benchmarks.admission import Bench
 from benchmarks.latency import percentiles
+from benchmarks.service import MANY_CLIENTS
 from benchmarks.setup import Setup
-from benchmarks.simulated_service import Costs, Lines, Sent, Simulation, capacity
+from benchmarks.simulated_service import (
+    RESULTS,
+    WIDTH,
+    Costs,
+    Lines,
+    Sent,
+    Simulation,
+    capacity,
+)
 from benchmarks.tasks import Task
 from pybeam.serving.ticket import Ticket
 
 CORES = (4, 16, 64)
 LOADS = (0.5, 0.8)
 SECONDS, TIMEOUT = 3.0, 60.0
-# what the process in front computes for a request: HTTP, and the threads that speak with engine processes
-FRONT = 1.5e-3
 Lengths = Sequence[tuple[int, int]]
 
 
@@ -38,17 +46,26 @@ def cores(setup: Setup) -> Iterator[list[Task]]:
     """Servers of many cores, in a simulation: what one queue and one front make of many engines."""
     bench = Bench(setup)
     seconds = 0.2 if setup.is_tiny else SECONDS
+    front = _front()
     for number in CORES[:1] if setup.is_tiny else CORES:
         for load in LOADS:
             yield [
                 Task(
                     "cores",
                     f"{number} cores{name}",
-                    partial(_row, bench, number, load, front, seconds),
+                    partial(_row, bench, number, load, one, seconds),
                     more={"load": load},
                 )
-                for name, front in (("", FRONT), (", engines alone", 0.0))
+                for name, one in (("", front), (", engines alone", 0.0))
             ]
+
+
+def _front() -> float:
+    """Return the seconds that a front computes for a request: HTTP, and threads that speak with engines."""
+    rows = json.loads((RESULTS / "service-cpu.json").read_text())["rows"]
+    system, case = "pybeam int8, fixed, 2 processes", f"closed-{WIDTH}"
+    wanted = {"case": case, "system": system, "clients": MANY_CLIENTS}
+    return next(row["cpu_ms"] for row in rows if wanted.items() <= row.items()) / 1e3
 
 
 def _row(bench: Bench, *server: Any) -> dict:
@@ -69,6 +86,7 @@ def row(number: int, load: float, front: float, seconds: float, lengths: Lengths
         "engines": engines,
         "engines can/s": can,
         "req/s": rate,
+        "front ms": 1e3 * front,
         **percentiles(done, (50, 99)),
         "front busy %": 100 * simulation.front_seconds / seconds,
         "not answered": len(requests) - len(done),

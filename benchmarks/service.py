@@ -8,6 +8,7 @@ A system is not given more load once it has collapsed. One server works at a tim
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from collections import Counter
@@ -274,6 +275,10 @@ def answers_of(address: Address, loop: Callable[..., Awaitable[None]], *load: An
     """Let a loop of `pybeam.traffic` send its load. Returns the answers, in the order of their requests."""
     answers: list[tuple[float, Answer]] = []
 
+    # the objects of a whole benchmark would be looked at again and again while answers wait to be read
+    gc.collect()
+    gc.freeze()
+
     async def send() -> None:
         async with Clients(address, timeout=TIMEOUT, is_text=is_certain) as clients:
             await loop(clients, *load, lambda *one: answers.append(one))
@@ -300,6 +305,7 @@ def _facts(answers: Sequence[Answer], seconds: float) -> dict:
         shares = [one.first / one.latency for one in done if one.first is not None]
         row["first, share of the whole"] = sum(shares) / len(shares)
     row["latest_ms"] = 1e3 * max(one.latency for one in answers)
+    row["lag_ms"] = 1e3 * max(one.lag for one in answers)
     # by status, "0": no answer at all
     row |= {
         f"status {status}": number
