@@ -6,7 +6,7 @@ import math
 from itertools import accumulate
 
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from pybeam import ops
@@ -139,4 +139,10 @@ def cases(draw) -> dict:
     return case
 
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    # an emulator is slow
+    suppress_health_check=[HealthCheck.too_slow],
+)
