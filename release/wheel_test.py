@@ -5,8 +5,8 @@
 Every pair gets a fresh environment, which is deleted afterwards: torch as pip finds it (several
 gigabytes of CUDA libraries each, on Linux), then the wheel and that of the example models, then
 README's first program, the demo and the tests of release/smoke.txt. Prints the matrix, and writes
-it to benchmarks/results/wheel.json. A version of Python that this machine lacks is a row of its
-own.
+it to benchmarks/results/wheel.json, which keeps the rows of other pairs. A version of Python that
+this machine lacks is a row of its own.
 """
 
 from __future__ import annotations
@@ -188,18 +188,27 @@ def main() -> int:
 
 
 def write(path: Path, wheel: Path, rows: list[dict]) -> None:
+    """Write the rows of this run. Pairs that it has not tried keep the rows of earlier runs."""
+    kept = json.loads(path.read_text("utf-8")) if path.exists() else {"runs": {}, "rows": []}
+    tried_now = [(row["python"], row["torch"]) for row in rows]
+    others = [row for row in kept["rows"] if (row["python"], row["torch"]) not in tried_now]
+    runs = {run: kept["runs"][run] for run in dict.fromkeys(row["run"] for row in others)}
     commit = subprocess.run(
         ["git", "-C", ROOT, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
-    record = {
+    name = str(max(map(int, runs), default=0) + 1)
+    runs[name] = {
         "command": "make wheel-test",
         "date": date.today().isoformat(),
         "commit": commit,
-        "measures": list(measured_by("wheel")),
         "system": re.sub(r"-v\d+", "", platform.platform()),
         "wheel": wheel.name,
         "bytes": wheel.stat().st_size,
-        "rows": rows,
+    }
+    record = {
+        "measures": list(measured_by("wheel")),
+        "runs": runs,
+        "rows": [*others, *({**row, "run": name} for row in rows)],
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -116,7 +116,7 @@ def test_dates_are_written_behind_names():
     assert dates == "2026-11-20 to 2026-11-22"
     assert stale.dates_of({"date": "2026-11-21"}) == "2026-11-21"
     text = "`wheel.json` of 2001-01-01 to 2002-01-01, `results/wheel.json`, `config.json`"
-    date = json.loads((stale.RESULTS / "wheel.json").read_text())["date"]
+    date = stale.dates_of(json.loads((stale.RESULTS / "wheel.json").read_text()))
     assert (
         stale.dated(text)
         == f"`wheel.json` of {date}, `results/wheel.json` of {date}, `config.json`"

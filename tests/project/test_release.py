@@ -1,5 +1,6 @@
 """The scripts of a release: what they read is there, and what is wrong they say."""
 
+import json
 import re
 import shutil
 import tomllib
@@ -149,6 +150,18 @@ def test_the_matrix_shows_what_failed_and_what_is_missing():
         ["3.11", "passed", "failed:", "demo"],
         ["3.12", "no", "Python"],
     ]
+
+
+def test_pairs_that_are_not_tried_keep_their_rows(tmp_path):
+    record, built = tmp_path / "wheel.json", tmp_path / "pybeam.whl"
+    built.touch()
+    old, both = {"python": "3.11", "torch": "2.11.0"}, {"python": "3.14", "torch": "2.11.0"}
+    wheel_test.write(record, built, [old, both | {"step": "demo"}])
+    wheel_test.write(record, built, [both])
+    kept = json.loads(record.read_text())
+    assert kept["rows"] == [old | {"run": "1"}, both | {"run": "2"}] and len(kept["runs"]) == 2
+    wheel_test.write(record, built, [both, old])
+    assert list(json.loads(record.read_text())["runs"]) == ["1"]
 
 
 def test_an_audit():
