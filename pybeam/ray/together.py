@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from pybeam.server.errors import RETRY_SECONDS, APIError
@@ -17,6 +19,7 @@ from ray import serve
 # in which every replica answers that can
 SECONDS = 5.0
 LABEL = "replica"
+UNHEARD = (TimeoutError, RayServeException)
 
 
 class Report(NamedTuple):
@@ -34,7 +37,7 @@ class Report(NamedTuple):
 
 
 class Together:
-    """Asks all replicas that run, whichever of them a client has asked.
+    """Asks all replicas that run, whichever of them a client has asked, and one question at a time.
 
     Args:
         num_least: replicas that the service has at least.
@@ -42,12 +45,13 @@ class Together:
 
     def __init__(self, num_least: int) -> None:
         self._num_least = num_least
+        self._question: asyncio.Future[list[Report | BaseException]] | None = None
 
     async def is_ready(self) -> bool:
         """Whether each replica that runs takes requests, and enough of them run."""
         try:
-            found = await _reports()
-        except TimeoutError:
+            found = await self._heard()
+        except UNHEARD:
             return False
         are_ready = [isinstance(one, Report) and one.is_ready for one in found]
         return all(are_ready) and len(are_ready) >= self._num_least
@@ -61,11 +65,18 @@ class Together:
             APIError: a replica does not answer.
         """
         try:
-            found = await _reports()
-        except TimeoutError as error:
-            problem = f"a replica does not answer within {SECONDS:g} seconds"
+            found = await self._heard()
+        except UNHEARD as error:
+            problem = f"not all replicas answer within {SECONDS:g} seconds"
             raise APIError(503, problem, retry_after=RETRY_SECONDS) from error
         return generate_latest(_Labelled([one for one in found if isinstance(one, Report)]))
+
+    async def _heard(self) -> list[Report | BaseException]:
+        """Return what replicas say; clients who ask meanwhile hear the same, as they need no key for it."""
+        if self._question is None or self._question.done():
+            self._question = asyncio.ensure_future(_reports())
+        # a client that goes takes the answer from nobody
+        return await asyncio.shield(self._question)
 
 
 @cache
@@ -78,7 +89,7 @@ async def _reports() -> list[Report | BaseException]:
     """Return what replicas say, and errors in place of those that are lost.
 
     Raises:
-        TimeoutError: one takes too long.
+        TimeoutError, RayServeException: one takes too long, or none is known.
     """
     asked = _replicas().broadcast("report")
     found: list[Report | BaseException] = await asked.results_async(

@@ -157,19 +157,17 @@ def test_replicas_say_together_what_they_do_and_whether_they_are_ready():
             answers = list(pool.map(functools.partial(translate, client), LINES * 4))
         assert {one.status_code for one in answers} == {200}
 
-        def numbers():
+        def names():
             text = client.get("/metrics").text
-            found = re.findall(
-                r'^pybeam:request_success_total{.*replica="(.*?)".*} (.*)$', text, re.M
-            )
-            return {name: float(number) for name, number in found}
+            return {*re.findall(r'^pybeam:engine_steps_total{.*replica="(.*?)"', text, re.M)}
 
-        before = numbers()
-        assert len(before) == 2 and sum(before.values()) == len(answers)
+        # each of them has heard of the other
+        wait_until(lambda: all(len(names()) == 2 for _ in range(8)))
+        text, before = client.get("/metrics").text, names()
+        assert gauge(text, "pybeam:request_success_total") == len(answers)
 
         # another one takes seconds to start
         os.kill(workers(node, "ServeReplica")[0], signal.SIGKILL)
         wait_until(lambda: "starting" in client.get("/ready").text)
-        assert client.get("/ready").status_code == 503
-        wait_until(lambda: client.get("/ready").status_code == 200)
-        assert len(before.keys() & numbers()) == 1
+        wait_until(lambda: client.get("/ready").status_code == 200, 120)
+        wait_until(lambda: len(names()) == 2 and len(before & names()) == 1)

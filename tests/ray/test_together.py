@@ -8,6 +8,8 @@ from support.ray_cluster import MARKS
 
 pytest.importorskip("ray.serve", reason="needs pip install 'pybeam-search[ray]'")
 
+from ray.serve.exceptions import RayServeException
+
 from pybeam.ray import together
 from pybeam.ray.together import Report, Together
 from pybeam.server.errors import APIError
@@ -22,7 +24,8 @@ def said(monkeypatch):
     found = []
 
     async def reports():
-        if isinstance(found[0], TimeoutError):
+        await asyncio.sleep(0)
+        if isinstance(found[0], together.UNHEARD):
             raise found[0]
         return found
 
@@ -40,6 +43,7 @@ def said(monkeypatch):
         ([ready], False),
         ([ready, RuntimeError("lost")], False),
         ([TimeoutError()], False),
+        ([RayServeException()], False),
     ],
 )
 def test_all_are_ready_if_each_one_is_and_enough_run(said, reports, is_ready):
@@ -69,7 +73,29 @@ def test_metrics_name_their_replica(said):
     ]
 
 
+def test_many_clients_ask_one_question(monkeypatch):
+    """One of them goes, and the others have their answer."""
+    asked = []
+
+    async def reports():
+        asked.append(1)
+        await asyncio.sleep(0.01)
+        return [ready]
+
+    async def ask():
+        whole = Together(1)
+        tasks = [asyncio.ensure_future(whole.is_ready()) for _ in range(5)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert len(asked) == 1 and answers[1:] == [True] * 4
+        assert await whole.is_ready() and len(asked) == 2
+
+    monkeypatch.setattr(together, "_reports", reports)
+    asyncio.run(ask())
+
+
 def test_metrics_are_not_those_of_some(said):
     said.append(TimeoutError())
-    with pytest.raises(APIError, match="does not answer"):
+    with pytest.raises(APIError, match="not all replicas answer"):
         asyncio.run(Together(1).metrics())
