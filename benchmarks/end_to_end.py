@@ -1,22 +1,48 @@
 """Whole translations: the methods of Yang et al. 2020 beside `transformers.generate`.
 
-Cases are NETWORK-WIDTH, NETWORK-steps, NETWORK-latency, on a GPU example-agreement and, on a CPU,
-NETWORK-memory.
+Cases are NETWORK-WIDTH, NETWORK-steps, NETWORK-latency, on a GPU example-agreement and NETWORK-reports and,
+on a CPU, NETWORK-memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pybeam
 from benchmarks import agreement, latency, memory, step_time, translation
 from benchmarks.peers import GENERATE, PEER
 from benchmarks.plans import methods, sweep
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
-from benchmarks.translation import Case, CTranslate2Process, Transformers
+from benchmarks.translation import MAX_LENGTH, Case, CTranslate2Process, Ours, Transformers, fixed
 
 # what generate takes at a larger width on a CPU tells nothing new and lasts for minutes
 MAX_GENERATE_WIDTH = {"cpu": 10, "cuda": 128}
+
+
+def reports(network: str, setup: Setup) -> Case:
+    """Many sources, and one after another, with so many steps between two reports to the host."""
+    lines, n = setup.size.lines_of(network, 5), setup.size.n_of(network, 5)
+    searches = {
+        f"{name}, {n if many else 1} at once": (algorithm, pybeam.Fifo(n if many else 1))
+        for many in (True, False)
+        for name, algorithm in (
+            ("beam of 5", fixed(5)),
+            ("greedy", pybeam.greedy(max_length=MAX_LENGTH)),
+        )
+    }
+    # a CPU knows no other number
+    numbers = (1, 2, 4, 8, None) if setup.device == "cuda" else (1, None)
+    return Case(
+        {
+            f"{name}, {number or 'default'}": Ours(*search, reports_every=number)
+            for name, search in searches.items()
+            for number in numbers
+        },
+        lines,
+        network,
+        setup.size.repeats,
+    )
 
 
 def end_to_end(setup: Setup) -> Iterator[list[Task]]:
@@ -31,6 +57,9 @@ def end_to_end(setup: Setup) -> Iterator[list[Task]]:
         yield step_time.tasks(setup, network)
     if is_like_gpu:
         yield agreement.tasks(setup)
+        yield from translation.cases(
+            setup, {f"{network}-reports": reports(network, setup) for network in size.networks}
+        )
     for network in size.networks:
         for width in size.widths:
             n = size.n_of(network, width)

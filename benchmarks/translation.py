@@ -35,6 +35,7 @@ class Ours:
     schedule: object
     dtype: str | None = None
     kept: str = "auto"
+    reports_every: int | None = None
 
     @property
     def n(self) -> int:
@@ -46,7 +47,7 @@ class Ours:
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
         model = setup.networks.ours(network, self.dtype, self.kept)
-        return Decoding(model, self.algorithm, self.schedule)
+        return Decoding(model, self.algorithm, self.schedule, reports_every=self.reports_every)
 
 
 @dataclass(frozen=True)
@@ -204,8 +205,8 @@ class Case:
 class Decoding:
     """A decoder as a `peers.Translate`, which keeps its latest results."""
 
-    def __init__(self, model, algorithm, schedule) -> None:
-        self.decoder = pybeam.Decoder(model, algorithm, schedule)
+    def __init__(self, model, algorithm, schedule, **options) -> None:
+        self.decoder = pybeam.Decoder(model, algorithm, schedule, **options)
         self.results: list[pybeam.Result] = []
 
     def __call__(self, sources: list[list[int]]) -> list[list[int]]:

@@ -63,6 +63,8 @@ class Decoder(InProcess):
             `Alignment` that says of which layer and heads. It is computed from final hypotheses.
         graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model and all
             processors allow it.
+        reports_every: steps on a GPU between two reports to the host. More steps cost the host less, and
+            results wait for longer. None: as many as suit the model while 32 sources or more are decoded.
         memory_limit: bytes that keys and values may take. Sources wait until there is room for all they may
             need. A source that can never fit fails alone. None: no limit on a CPU, 90 % of the free memory
             on a GPU.
@@ -77,6 +79,7 @@ class Decoder(InProcess):
         ValueError, TypeError: options do not fit together.
     """
 
+    # all that changes speed and memory, and no result, beside what is decoded
     @names_checked
     def __init__(
         self,
@@ -88,6 +91,7 @@ class Decoder(InProcess):
         log_probs: bool = False,
         alignment: bool | Alignment = False,
         graphs: bool | None = None,
+        reports_every: int | None = None,
         memory_limit: int | None = None,
     ) -> None:
         check_kinds(model, algorithm)
@@ -128,6 +132,11 @@ class Decoder(InProcess):
         self._backend = backends.for_decoding(backend, model.device)
         self._reads_late = model.device.type == "cuda"
         self._uses_graphs = self._decide_on_graphs(graphs)
+        self._reports_every: tuple[int, int] = (1, 0)
+        if self._reads_late or reports_every is not None:
+            from pybeam.engine.report_steps import report_steps
+
+            self._reports_every = report_steps(reports_every, model)
         if memory_limit is not None:
             whole("memory_limit", memory_limit, 1, remedy="it is a number of bytes")
         self._memory_limit = memory_limit
@@ -332,7 +341,8 @@ class Decoder(InProcess):
         self, requests: Iterable[Any] | Arrivals, *, log_probs: bool, partials: bool = False
     ) -> Stream[Result | Partial]:
         stats = self.stats = Stats()
-        options = StreamOptions(log_probs, partials, self._alignment, self._reads_late)
+        reading = self._reads_late, self._reports_every
+        options = StreamOptions(log_probs, partials, self._alignment, *reading)
         return Stream(self._run(requests, stats, options), self.model.device, stats)
 
     def _run(

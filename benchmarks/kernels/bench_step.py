@@ -173,7 +173,9 @@ def model_of(network: str, dtype: str, device: torch.device) -> Model:
 
             save_tiny_model(Path(folder) / TINY, "m2m_100", max_position_embeddings=2 * LONGEST)
             return pybeam.load_model(Path(folder) / TINY, device=device, dtype=dtype)
-        return Networks(Path(folder), str(device), dtype, CUDA.widened).ours(network)
+        # weights of fewer bits are made as a model is loaded
+        written = dtype if dtype == "float32" else "bfloat16"
+        return Networks(Path(folder), str(device), written, CUDA.widened).ours(network, dtype)
 
 
 @lru_cache(maxsize=1)

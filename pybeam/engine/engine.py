@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler
 
-from pybeam.backends.arrays import NULL_SLOT, RUNNING
+from pybeam.backends.arrays import RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import Arrivals, IterableArrivals
-from pybeam.engine.failures import StepFailed, blamed, kept
+from pybeam.engine.failures import StepFailed
 from pybeam.engine.intake import Answers, Intake
 from pybeam.engine.live_sources import REASON, LiveSources
 from pybeam.engine.results import FinishedBatch, PendingReport
@@ -51,13 +51,15 @@ class StreamOptions:
         log_probs: whether `Hypothesis.log_probs` is filled.
         partials: whether a `Partial` comes whenever more of a best hypothesis is certain.
         alignment: the attention for `Hypothesis.attention`; None: it stays empty.
-        reads_late: whether the host reads the report of a step while the next one runs.
+        reads_late: whether the host reads a report while the next steps run.
+        reports_every: steps between two reports, while at least so many sources are live and none is watched.
     """
 
     log_probs: bool = False
     partials: bool = False
     alignment: Alignment | None = None
     reads_late: bool = False
+    reports_every: tuple[int, int] = (1, 0)
 
 
 class Engine:
@@ -103,6 +105,7 @@ class Engine:
 
     def _begin(self, arrivals: Arrivals) -> None:
         """Take the requests of a stream."""
+        self._work.room.steps_ahead = self._wants.reports_every[0]
         self._work.expect(self._schedule.most_sources)
         self._arrivals, self._waits = arrivals, True
         goes_on = self._schedule.admits_by_count and not self._wants.reads_late
@@ -161,29 +164,36 @@ class Engine:
         errors: dict[int, Exception] = {}
         try:
             run = self._steps if self._graphs is None else self._captured
-            num, report = run(self._plan())
-            self.stats.steps += num
+            every, least = self._wants.reports_every
+            every = 1 if len(self._live.slots) < least or self._live.num_watched else every
+            plan = self._plan(every)
+            for _ in range(every):
+                num, report = run(plan)
+                self.stats.steps += num
             if num > 1:
                 # of which room was asked for the first one alone
                 self._work.room.needed.note(length=self._live.max_tokens(self.stats.steps, 1))
         except Exception as error:
+            # few steps fail
+            from pybeam.engine.blame import blame
+
             self._clock(None)
-            errors = self._blame(error)
+            errors = blame(error, self._live.slots, self._try_alone)
             report = self._work.state.report(self._live.slot)
         self._read_later(report, errors)
 
-    def _plan(self) -> StepPlan:
-        """Make room for a step, and say which one."""
+    def _plan(self, num: int) -> StepPlan:
+        """Make room for so many steps, and say which ones."""
         live, room, steps = self._live, self._work.room, self.stats.steps
-        # the start token counts as a step, and so does the step after this one
-        room.for_step(len(live.slots), live.max_tokens(steps, 2), live)
+        # the start token counts as a step, and so does the step after these
+        room.for_steps(num, len(live.slots), live.max_tokens(steps, num + 1), live)
         self.stats.pages = self._work.tree.num_total_pages
         limit = live.row_limit() if self._wants.reads_late else None
         if limit is None and self._moves_all:
             return live.plan(steps, self._work.state.prefix_reach)
-        captures, num = self._graphs is not None, len(live.slots)
-        slot = live.padded_slot(self._work.padded_sources(num)) if captures else live.slot
-        return StepPlan(slot, limit, live.max_tokens(steps, 1))
+        pads = self._graphs is not None
+        slot = live.padded_slot(self._work.padded_sources(len(live.slots))) if pads else live.slot
+        return StepPlan(slot, limit, live.max_tokens(steps, num))
 
     def _captured(self, plan: StepPlan) -> tuple[int, Tensor]:
         """Do what `_steps` does, by a graph if there is one. Its kernels are compiled before that."""
@@ -271,18 +281,6 @@ class Engine:
         claimed = self._work.room.claimed_pages
         self._pending.append(PendingReport(HostCopy(report), live.slots, claimed, reader, errors))
         self._clock(None)
-
-    def _blame(self, error: Exception) -> dict[int, Exception]:
-        """The sources that leave because a step raised this: their errors by slot."""
-        every = self._live.slots
-        if not isinstance(error, StepFailed):
-            return dict.fromkeys(every, kept(error))
-        cause = error.__cause__
-        assert isinstance(cause, Exception)
-        moving = [slot for slot in error.slot.tolist() if slot != NULL_SLOT] or list(every)
-        if not error.is_undone:
-            return dict.fromkeys(moving, kept(cause))
-        return blamed(self._try_alone, moving, cause)
 
     def _try_alone(self, slots: list[int]) -> None:
         """Compute a step of these slots and drop it, to see whether it raises."""

@@ -56,19 +56,6 @@ def each_alone(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int
     return errors
 
 
-def blamed(
-    try_alone: Callable[[list[int]], object], slots: Sequence[int], cause: Exception
-) -> dict[int, Exception]:
-    """Return the errors, by slot, of the sources in `slots` that fail because of this cause.
-
-    A source that fails alone too has caused the error. If there is none, the shared part has, and all fail.
-    """
-    errors = {} if len(slots) == 1 else each_alone(try_alone, slots)
-    if not errors:
-        return dict.fromkeys(slots, kept(cause))
-    return {slots[i]: error for i, error in errors.items()}
-
-
 def kept(error: Exception) -> Exception:
     """Return the error without the variables of its frames, which may hold whole arrays.
 

@@ -50,6 +50,7 @@ class Room:
         claimed_pages: pages that may have been taken since the beginning, less those that have become free.
         num_expected: sources for which there is room from the first on, where steps are captured.
         may_have_grown: whether arrays may have been replaced; whoever compares them sets it back.
+        steps_ahead: most steps between two reports.
         needed: what sources have needed since somebody has set it back.
     """
 
@@ -62,7 +63,7 @@ class Room:
         if memory_limit is not None and page_bytes:
             self._tree.max_pages = memory_limit // page_bytes
         self.length = self.claimed_pages = self.num_expected = 0
-        self.may_have_grown = True
+        self.may_have_grown, self.steps_ahead = True, 1
         self.needed = Sizes()
         # that arrays have room for, beside `length`
         self._num_slots = self._width = self._num_nodes = 0
@@ -126,20 +127,20 @@ class Room:
         # only now: what could not be allocated is asked for again
         self._num_slots, self._width, self.length, self._num_nodes = sizes
 
-    def for_step(self, num_sources: int, length: int, live: Iterable[Source]) -> None:
-        """Make room for a step of so many live sources, after which a row may have that many tokens."""
+    def for_steps(self, num: int, num_sources: int, length: int, live: Iterable[Source]) -> None:
+        """Make room for steps of so many live sources, after which a row may have that many tokens."""
         if length > self.length:
             self.reserve(length, live)
         self.needed.length = max(self.needed.length, length)
-        self.claim(num_sources)
+        self.claim(num_sources, num_steps=num)
 
-    def claim(self, num_sources: int, num_more: int = 0) -> None:
-        """Claim the pages of the nodes, keys and values that so many beams append in one step.
+    def claim(self, num_sources: int, num_more: int = 0, num_steps: int = 1) -> None:
+        """Claim the pages of the nodes, keys and values that so many beams append in these steps.
 
         `num_more` is a number of pages beside those.
         """
         tree = self._tree
-        num_new = num_sources * tree.pages_per_step + num_more
+        num_new = num_sources * tree.pages_of(num_steps) + num_more
         if num_new > self._free_pages:
             self.add_free(tree.reserve_pages(num_new, self._free_pages))
         self.add_free(-num_new)
@@ -165,10 +166,10 @@ class Room:
     def _reserve_expected_pages(self, length: int) -> None:
         """Make room for one hypothesis of that length of every source that is expected.
 
-        Rows share most of their tokens. Two steps may be claimed that no report has confirmed.
+        Rows share most of their tokens. Steps of two reports may be claimed that none has confirmed.
         """
         tree = self._tree
-        total = self.num_expected * (-(-length // PAGE_CELLS) + 3 * tree.pages_per_step)
+        total = self.num_expected * (-(-length // PAGE_CELLS) + 3 * tree.pages_of(self.steps_ahead))
         if tree.max_pages is not None:
             total = min(total, tree.max_pages)
         missing = total - tree.num_total_pages

@@ -73,8 +73,7 @@ class TokenTree:
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # room for so many tokens of a hypothesis, start token included
         self.num_total_pages, self.by_cell = 0, dict[object, Tensor]()
-        self.pages_per_step = 0  # most pages that one beam needs to append its survivors
-        # the pool doubles up to here; the caller asks for no more
+        # the pool doubles up to here, and has no more; those who claim more take less
         self.max_pages: int | None = None
 
     @property
@@ -112,7 +111,6 @@ class TokenTree:
             setattr(self, name, resized(getattr(self, name), (num_slots, num_nodes), fill))
         for name in ("row_node", "row_cell"):
             setattr(self, name, resized(getattr(self, name), (num_slots, width)))
-        self.pages_per_step = -(-self.row_node.shape[1] // PAGE_CELLS)
         self.live_cell = resized(self.live_cell, (num_slots, num_nodes))
         is_wide = self._may_have_paths and width > self.widest_with_masks
         if is_wide and not self.has_paths:
@@ -145,17 +143,21 @@ class TokenTree:
         self.path_length[:num_slots] = (self.path >= 0).sum(2).amax(1) if most else 0
         self.live_mask = self.live_mask[:, :, :0]
 
+    def pages_of(self, num_steps: int) -> int:
+        """Return the most new pages that one beam needs to append its survivors of so many steps."""
+        return -(-num_steps * self.row_node.shape[1] // PAGE_CELLS)
+
     def reserve_pages(self, num_new: int, num_free: int | None = None) -> int:
         """Make sure that `num_new` pages are free. The pool doubles. Returns how many pages were added.
 
         At least `num_free` pages are free. Without this number the device is asked.
         """
         num_free = int(self.num_free_pages) if num_free is None else num_free
-        if num_free >= num_new:
-            return 0
         old = self.num_total_pages
-        doubled = 2 * old if self.max_pages is None else min(2 * old, self.max_pages)
-        total = max(old + num_new - num_free, doubled)
+        total = max(old + num_new - num_free, 2 * old)
+        total = total if self.max_pages is None else min(total, self.max_pages)
+        if num_free >= num_new or total <= old:
+            return 0
         self.free_page = resized(self.free_page, (total,))
         self._arrays = None
         added = torch.arange(total - 1, old - 1, -1, dtype=INT, device=self.free_page.device)

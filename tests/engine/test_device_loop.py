@@ -172,9 +172,13 @@ CAPTURED = {
 
 @pytest.mark.slow
 @pytest.mark.thinned(most=1)
-@pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
+@pytest.mark.parametrize(
+    ("most", "every"), [(32, 1), (2, 1), (32, 3)], ids=["", "two graphs", "three steps a report"]
+)
 @pytest.mark.parametrize("name", CAPTURED)
-def test_captured_steps_give_the_same_results(transformer, name, most, graph_memory, monkeypatch):
+def test_captured_steps_give_the_same_results(
+    transformer, name, most, every, graph_memory, monkeypatch
+):
     algorithm = CAPTURED[name]
     plain = Workspace(transformer, algorithm, torch_beams())
     expected, _ = run(plain, pybeam.Fifo(5))
@@ -185,7 +189,9 @@ def test_captured_steps_give_the_same_results(transformer, name, most, graph_mem
         # a decoder has one schedule, which its graphs have as a constant
         workspace.graphs = StepGraphs(capture, most)
         options = dict(
-            reads_late=True, partials=schedule == pybeam.Streaming(4) and name != "diverse"
+            reads_late=True,
+            reports_every=(every, 0),
+            partials=schedule == pybeam.Streaming(4) and name != "diverse",
         )
         results, _ = run(workspace, schedule, **options)
         results = [result for result in results if isinstance(result, pybeam.Result)]

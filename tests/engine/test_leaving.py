@@ -14,8 +14,9 @@ import pybeam
 from pybeam import backends
 from pybeam.engine.admission import Admission
 from pybeam.engine.arrivals import Arrivals, Watch
+from pybeam.engine.blame import blame
 from pybeam.engine.engine import StreamOptions
-from pybeam.engine.failures import Interrupted, blamed, isolate
+from pybeam.engine.failures import Interrupted, StepFailed, isolate
 from pybeam.engine.source import Source
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import Stream
@@ -338,8 +339,9 @@ def test_a_source_that_was_alone_is_not_tried_again():
     def fails_differently(places):
         raise AssertionError
 
-    cause = Gone("alone")
-    assert blamed(fails_differently, [3], cause) == {3: cause}
+    cause, failed = Gone("alone"), StepFailed(torch.tensor([3]), is_undone=True)
+    failed.__cause__ = cause
+    assert blame(failed, [3], fails_differently) == {3: cause}
 
 
 def test_what_fails_alone_is_tried_once():

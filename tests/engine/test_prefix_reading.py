@@ -130,9 +130,9 @@ def test_a_target_behind_a_prefix_is_scored_as_before(monkeypatch, load, search)
     assert max(result.steps for result in expected) == 21 + 4
     sizes, pages, claim = noted(monkeypatch), [], Room.claim
 
-    def claimed(self, num_sources, num_more=0):
+    def claimed(self, num_sources, num_more=0, num_steps=1):
         pages.append(num_more)
-        claim(self, num_sources, num_more)
+        claim(self, num_sources, num_more, num_steps)
 
     monkeypatch.setattr(Room, "claim", claimed)
     found = decoded(model, algorithm, pybeam.Batch(6), "native", requests, log_probs=True)

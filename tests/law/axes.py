@@ -332,7 +332,7 @@ ENTRIES = (
     "Worker",
 )
 EVENTS = ("none", "cancel", "interrupted", "bad request", "model raises", "memory given back")
-READING = ("at once", "late")
+READING = ("at once", "late", "late, every third")
 BACKENDS = ("native", "reference")
 # values beside those of `AXES`, for `test_law_on_gpu.py`
 ON_A_GPU: dict[str, tuple[str, ...]] = {

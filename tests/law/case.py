@@ -126,8 +126,11 @@ class Case:
             alignment=self.output == "alignment",
             graphs=False if self.device == CPU or self.reading == "at once" else None,
         )
+        is_late = self.reading != "at once" and not alone
         if self.device == CPU:
-            decoder._reads_late = self.reading == "late" and not alone
+            decoder._reads_late = is_late
+        if is_late and self.reading == "late, every third":
+            decoder._reports_every = (3, 0)
         return decoder
 
     def failing_model(self) -> Model:

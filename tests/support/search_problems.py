@@ -61,7 +61,7 @@ class Problem:
     schedule: pybeam.Schedule
     requests: list[pybeam.Request]
     rules: list[Rules]
-    reads_late: bool
+    reports_every: int  # steps between two reports that are read late; 0: each at once
     eos_ids: tuple[int, ...]
 
 
@@ -118,8 +118,8 @@ def problems(draw) -> Problem:
     algorithm = Algorithm(
         finishing=FINISHING[finishing], pruning=pybeam.Pruning(**pruning), stop=stop, **options
     )
-    schedule, reads_late = draw(schedules(widest)), one_of(False, True)
-    return Problem(table, algorithm, schedule, requests, rules, reads_late, eos_ids)
+    schedule, reports_every = draw(schedules(widest)), one_of(0, 0, 1, 3)
+    return Problem(table, algorithm, schedule, requests, rules, reports_every, eos_ids)
 
 
 PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold", "keep_ties")
@@ -254,7 +254,8 @@ def check(problem: Problem, backend: str) -> None:
         backend,
         problem.requests,
         log_probs=True,
-        reads_late=problem.reads_late,
+        reads_late=problem.reports_every > 0,
+        reports_every=(max(1, problem.reports_every), 0),
     )
     assert [result.index for result in results] == list(range(len(problem.requests)))
     for result, request, rules in zip(results, problem.requests, problem.rules, strict=True):

@@ -80,7 +80,7 @@ class SessionDriver:
         most = max(len(rows) for rows in survivors.values())
         longest = max(len(self.prefixes[slot][0]) for slot in slots) + 1
         self.reserve(1, most, longest)
-        self.tree.reserve_pages(len(slots) * self.tree.pages_per_step)
+        self.tree.reserve_pages(len(slots) * self.tree.pages_of(1))
         padded = [rows + [(-1, -1)] * (most - len(rows)) for rows in survivors.values()]
         self.tree.append(
             self._int(slots),

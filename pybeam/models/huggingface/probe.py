@@ -306,7 +306,7 @@ def _in_steps(model: HuggingFaceModel) -> tuple[list[Tensor], str | None]:
     trial, tree = model.session(backend), TokenTree(backend, model.device)
     slots, targets = [1, 2], _targets(model)
     tree.reserve(3, 2, NUM_TOKENS + 2)
-    tree.reserve_pages(4 * tree.pages_per_step)
+    tree.reserve_pages(4 * tree.pages_of(1))
     trial.reserve(3, 2, tree.num_cells)
     trial.encode([model.check(source) for source in _sources(model)], [0, 1], slots)
 
