@@ -118,6 +118,7 @@ struct Kernels {
     Attend attend_rounded;   // float32 queries over bfloat16 cells
     Attend attend_paths[3];  // the same for rows that have paths
     Attend attend_paths_rounded;
+    Attend attend_pairs;  // in products of bfloat16 pairs, where rows see all cells
     RoundCell round_cell;
     MultiplyRows multiply_rows[6];  // by WeightType
     RoundRow round_row;
@@ -140,6 +141,8 @@ constexpr int64_t kBlockVectors = 16;
 constexpr int64_t kTileCells = 16;
 // Most cells whose keys or values are copied, to lie side by side.
 constexpr int64_t kCopiedCells = 256;
+// Most rows that are multiplied by pairs at once.
+constexpr int64_t kPairRows = 6;
 
 extern const Kernels kGenericKernels;
 #ifdef __x86_64__

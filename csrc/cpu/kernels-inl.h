@@ -18,6 +18,7 @@
 #include "linear_int8-inl.h"
 #include "linear_float-inl.h"
 #include "linear-inl.h"
+#include "pair_attention-inl.h"
 #include "layer_norm-inl.h"
 #include "rms_norm-inl.h"
 #include "log-inl.h"
@@ -36,6 +37,7 @@ constexpr Kernels make_kernels(const char* name) {
         &attend<float, BFloat16>,
         {&attend_paths<float, float>, &attend_paths<BFloat16, BFloat16>, &attend_paths<Half, Half>},
         &attend_paths<float, BFloat16>,
+        &attend_pairs,
         &round_cell,
         {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>, &multiply_rows<float, Half>,
          &multiply_rows<float, Bytes>, &multiply_narrow, &multiply_rows<float, Int4Group>},

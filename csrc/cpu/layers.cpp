@@ -200,6 +200,9 @@ class Member : Sublayers {
         params.key = b_.qkv + p_.attended_size();
         params.value = b_.qkv + p_.attended_size() + p_.num_key_heads * p_.head_size;
         params.key_cell_stride = params.value_cell_stride = p_.qkv_size();
+        const WeightType type = layer.qkv.type;
+        const bool sees_all = params.mask == nullptr && params.path == nullptr && !params.in_order;
+        params.has_pairs = sees_all && (is_integer(type) || type == WeightType::kBFloat16);
         run_attention(Kernel::kSelfAttention, params, b_.qkv, p_.qkv_size(), b_.attended);
     }
 

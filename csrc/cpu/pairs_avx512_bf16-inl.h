@@ -9,12 +9,15 @@ inline Vec fma(PairVec a, PairVec b, Vec c) {
 
 inline void round_row(const float* x, int64_t depth, void* pairs) {
     Pair* out = static_cast<Pair*>(pairs);
-    for (int64_t k = 0; k < depth; k += kWidth, out += kWidth / 2) {
-        const int64_t left = depth - k;
-        const auto is_x = static_cast<__mmask16>(left < kWidth ? (1u << left) - 1 : 0xffff);
-        const auto is_pair =
-            static_cast<__mmask8>(left < kWidth ? (1u << (left + 1) / 2) - 1 : 0xff);
-        const auto rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(is_x, x + k));
-        _mm256_mask_storeu_epi32(out, is_pair, reinterpret_cast<__m256i>(rounded));
+    int64_t k = 0;
+    for (; k + kWidth <= depth; k += kWidth) {
+        const auto rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load(x + k)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k / 2), rounded);
     }
+    if (k == depth) return;
+    const int64_t left = depth - k;
+    const auto is_x = static_cast<__mmask16>((1u << left) - 1);
+    const auto is_pair = static_cast<__mmask8>((1u << (left + 1) / 2) - 1);
+    const auto rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(is_x, x + k));
+    _mm256_mask_storeu_epi32(out + k / 2, is_pair, reinterpret_cast<__m256i>(rounded));
 }

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "../dispatch.h"
+#include "../params/linear.h"
 #include "../scratch.h"
+#include "pair_kernels.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -22,6 +24,8 @@ constexpr int64_t kMostScores = 1 << 17;
 // With fewer tasks per thread than this, every key head becomes a task of its own. Sources differ
 // in length, and with few tasks threads would wait for the longest.
 constexpr int64_t kTasksPerThread = 8;
+// Fewest cells of a source that are worth packing for products of pairs.
+constexpr int64_t kWorthPairs = 64;
 // The widest vector of any instruction set.
 constexpr int64_t kMostWidth = 16;
 
@@ -80,14 +84,24 @@ int64_t trunk_of(const TreeAttentionParams& p, int64_t a) {
     return trunk;
 }
 
+// Numbers up to whole vectors.
+int64_t padded(int64_t size) { return (size + kMostWidth - 1) / kMostWidth * kMostWidth; }
+
 // Memory that `Attend` needs for queries, results, a tile of cells, scores, and positions of cells.
 int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
-    const auto padded = [](int64_t size) {
-        return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
-    };
     const int64_t size = padded(params.head_size);
     const int64_t positions = params.reads_positions() ? num_cells : 0;
     return kCopiedCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
+}
+
+// The same of `attend_pairs`, which has a head at a time.
+int64_t pair_scratch_floats(const TreeAttentionParams& params, int64_t num_cells) {
+    const auto panels = [](int64_t columns, int64_t depth) {
+        return num_panels(columns) * kPanel * ((depth + 1) / 2);
+    };
+    const int64_t size = padded(params.head_size);
+    return panels(num_cells, params.head_size) + panels(params.head_size, num_cells) +
+           kMostWidth * size + 2 * kPairRows * (size + padded(num_cells)) + num_cells;
 }
 
 // Checks the paths of the rows of source a.
@@ -178,6 +192,9 @@ AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_thread
     heads_ = heads_of_task(params, rows, most_cells, blocks_, num_threads);
     head_tasks_ = (params.num_key_heads + heads_ - 1) / heads_;
     scratch_size_ = scratch_floats(params, rows * heads_, most_cells);
+    if (params.has_pairs) {
+        scratch_size_ = std::max(scratch_size_, pair_scratch_floats(params, most_cells));
+    }
 }
 
 void AttentionTasks::run(int64_t i) const {
@@ -192,7 +209,10 @@ void AttentionTasks::run(int64_t i) const {
     const int64_t rows = params_.offset[task.source + 1] - params_.offset[task.source];
     task.last = std::min(task.first + kMostRows, rows * group);
     if (task.first >= task.last) return;
-    attend_of(params_)(params_, task, scratch.room(scratch_size_));
+    const bool pays = params_.num_cells[params_.slot[task.source]] >= kWorthPairs;
+    const Attend attend =
+        params_.has_pairs && pays ? pair_kernels().attend_pairs : attend_of(params_);
+    attend(params_, task, scratch.room(scratch_size_));
 }
 
 void launch_tree_attention(const TreeAttentionParams& params) {

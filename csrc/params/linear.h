@@ -9,6 +9,7 @@ namespace pybeam {
 
 // Columns of a panel of packed weights; `PANEL` in Python.
 constexpr int kPanel = 64;
+constexpr int64_t num_panels(int64_t num_columns) { return (num_columns + kPanel - 1) / kPanel; }
 // Neighbours along the depth that share a scale in int4, `GROUP` in Python, and what they take.
 constexpr int64_t kGroup = 32, kGroupBytes = kGroup / 2 + 2;
 

@@ -52,6 +52,9 @@ struct TreeAttentionParams {
     // the i-th cell of a line is at position i, and a row sees none behind its own; without mask
     // and cell_position
     bool in_order;
+    // float32 queries, keys, values and weights of long sources are rounded to bfloat16 and
+    // multiplied in pairs; rows see all cells of their source
+    bool has_pairs;
     int num_threads;
 
     // Whether scores depend on the positions of cells.
