@@ -19,30 +19,29 @@ from benchmarks.translation import MAX_LENGTH, Case, CTranslate2Process, Ours, T
 # what generate takes at a larger width on a CPU tells nothing new and lasts for minutes
 MAX_GENERATE_WIDTH = {"cpu": 10, "cuda": 128}
 
+# sources that are decoded one after another
+ALONE_LINES = 32
 
-def reports(network: str, setup: Setup) -> Case:
+
+def reports(network: str, setup: Setup) -> dict[str, Case]:
     """Many sources, and one after another, with so many steps between two reports to the host."""
     lines, n = setup.size.lines_of(network, 5), setup.size.n_of(network, 5)
-    searches = {
-        f"{name}, {n if many else 1} at once": (algorithm, pybeam.Fifo(n if many else 1))
-        for many in (True, False)
-        for name, algorithm in (
-            ("beam of 5", fixed(5)),
-            ("greedy", pybeam.greedy(max_length=MAX_LENGTH)),
-        )
-    }
     # a CPU knows no other number
     numbers = (1, 2, 4, 8, None) if setup.device == "cuda" else (1, None)
-    return Case(
-        {
-            f"{name}, {number or 'default'}": Ours(*search, reports_every=number)
+
+    def systems(n: int) -> dict[str, Ours]:
+        searches = {"beam of 5": fixed(5), "greedy": pybeam.greedy(max_length=MAX_LENGTH)}
+        return {
+            f"{name}, {number or 'default'}": Ours(search, pybeam.Fifo(n), reports_every=number)
             for name, search in searches.items()
             for number in numbers
-        },
-        lines,
-        network,
-        setup.size.repeats,
-    )
+        }
+
+    alone = Case(systems(1), ALONE_LINES, network, setup.size.repeats, is_spread=True)
+    return {
+        f"{network}-reports": Case(systems(n), lines, network, setup.size.repeats),
+        f"{network}-reports-alone": alone,
+    }
 
 
 def end_to_end(setup: Setup) -> Iterator[list[Task]]:
@@ -57,9 +56,8 @@ def end_to_end(setup: Setup) -> Iterator[list[Task]]:
         yield step_time.tasks(setup, network)
     if is_like_gpu:
         yield agreement.tasks(setup)
-        yield from translation.cases(
-            setup, {f"{network}-reports": reports(network, setup) for network in size.networks}
-        )
+        for network in size.networks:
+            yield from translation.cases(setup, reports(network, setup))
     for network in size.networks:
         for width in size.widths:
             n = size.n_of(network, width)
