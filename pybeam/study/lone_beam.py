@@ -156,13 +156,13 @@ def listed(given: Given, siblings: int | None) -> tuple[Lists, np.ndarray] | Non
     """All candidates of E entries, M of each, and their scores; None: a row is padding, or has a NaN."""
     options, num_rows = given.options, given.logits.shape[0]
     num_entries = int(given.offset.numpy()[-1])
-    is_ended = None
-    if num_entries != num_rows:
-        if options.is_ended is None:
-            return None
+    is_ended, num_held = None, 0
+    if options.is_ended is not None:
         is_ended = options.is_ended.numpy()[:num_entries]
-        if num_entries - np.count_nonzero(is_ended) != num_rows:
-            return None
+        num_held = int(np.count_nonzero(is_ended))
+    if num_entries - num_held != num_rows:
+        return None
+    is_ended = is_ended if num_held else None
     most = siblings
     if most is None:
         most = int(given.width.numpy()[0]) + len(options.eos_ids)
