@@ -27,6 +27,13 @@ EPSILON = 1 / 6
 PARTS = {"a line that has grown by a third": 0.75, "a line that comes again": 1.0}
 # of the sources of parallel decoding
 LENGTHS = (1, 20), (21, 40), (41, 128)
+# those that guess seldom, or at a known price, beside the first
+FEW_GUESSES = (
+    "Greedy Autoregressive",
+    "HGJ Decoding (b = 3)",
+    "Adaptive, padding (ours)",
+    "Adaptive (ours)",
+)
 # width -> (delta, M); the cases `thresholds-*` tell what they lose on the lines of dev and test
 CHOSEN = {5: (2.0, 3), 50: (1.6, 3)}
 # thresholds that are quicker, and may lose BLEU; the least that does not lose 0.1, in either dtype
@@ -289,6 +296,7 @@ def parallel() -> dict[str, Case]:
         repeats: int = 3,
         network: str = "example",
         tokens: tuple[int, int] | None = None,
+        only: tuple[str, ...] = (),
     ) -> Case:
         schedule = pybeam.Batch(batch)
         systems = {
@@ -298,12 +306,21 @@ def parallel() -> dict[str, Case]:
             **{name: Ours(algorithm, schedule) for name, algorithm in unknown.items()},
             **{name: system(schedule) for name, system in remembering.items()},
         }
+        systems = {name: systems[name] for name in only or systems}
         return Case(systems, lines, network, repeats, threads, is_spread=True, tokens=tokens)
 
     return {
         **{
             f"threads = {threads}, batch = {batch}": case(batch, lines, threads)
             for batch, lines in ((1, 30), (8, 40))
+            for threads in (1, 2)
+        },
+        # differences of a hundredth need longer turns
+        **{
+            f"few guesses, threads = {threads}, batch = {batch}": case(
+                batch, 300, threads, repeats=7, only=FEW_GUESSES
+            )
+            for batch in (1, 8)
             for threads in (1, 2)
         },
         "iterations": case(64, 173, repeats=1),
