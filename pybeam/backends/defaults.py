@@ -64,7 +64,9 @@ def restore_log_probs(
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x [n, in] as E4M3 p and a scale [n] float32, ``x ~ p * scale``."""
     wide = x.float()
-    scale = wide.abs().amax(1) / LARGEST_E4M3 if x.shape[1] else wide.new_zeros(len(x))
+    largest = wide.abs().amax(1) if x.shape[1] else wide.new_zeros(len(x))
+    # by a number torch does not divide on a GPU, it multiplies by the inverse
+    scale = largest / torch.full_like(largest, LARGEST_E4M3)
     scale = scale.masked_fill(scale == 0, 1.0)
     return (wide / scale[:, None]).to(E4M3), scale
 
