@@ -98,7 +98,7 @@ def memory(monkeypatch):
     return memory
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "held"])
 @pytest.mark.parametrize("layer", LAYERS)

@@ -94,7 +94,7 @@ def test_never_taken_back(name, chosen):
     assert total > (0 if algorithm.perturbs else 20)
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", [*(name for name in ALGORITHMS if name != "wide"), *SCORED])
 def test_all_that_can_be_said_is_said(name, monkeypatch):
     """Against paths walked in plain Python after every step: rows, held ones, the best finished one."""

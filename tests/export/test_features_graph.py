@@ -47,7 +47,7 @@ def sound(num: int, seed: int = 1) -> torch.Tensor:
     return torch.from_numpy(tone(num, seed)).float() / 2**15
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100])
 @pytest.mark.parametrize("means", [True, False])
 @pytest.mark.parametrize("deviations", [True, False])

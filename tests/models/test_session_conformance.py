@@ -84,7 +84,7 @@ def assert_same(model, backend: str, actual, expected):
         assert_near(model, actual, expected)
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_built_in_models_promise_bits(model, backend, request):
     """Where weights are packed: these tests do not compare loosely by mistake."""
     kind = request.node.callspec.params["model"]
@@ -114,7 +114,7 @@ def grow(driver: SessionDriver, slots, num_steps: int, width: int, seeds=None) -
     return logits
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_a_batch_changes_nothing(model, backend):
     """Batch invariance: beams decoded together get what they get alone."""
     together = SessionDriver(model, backend, num_slots=4)
@@ -159,7 +159,7 @@ def test_permuted_rows_get_permuted_logits(model, backend):
     assert_near(model, logits[1], logits[0][order])
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_sixty_five_rows_and_more(model, backend):
     """Beams whose masks need a second word."""
     driver = SessionDriver(model, backend)
@@ -175,7 +175,7 @@ def test_sixty_five_rows_and_more(model, backend):
         assert_near(model, logits[row], expected)
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_paused_sources_lose_nothing(model, backend):
     """Sources step at different times, so that one call holds rows of different positions."""
     driver = SessionDriver(model, backend, num_slots=3)
@@ -194,7 +194,7 @@ def test_paused_sources_lose_nothing(model, backend):
             assert_near(model, logits[slot][row], expected)
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_slots_used_again_leave_others_unchanged(model, backend):
     first, second, third = sources(3, seed=3)
     driver = SessionDriver(model, backend, num_slots=2)
@@ -209,7 +209,7 @@ def test_slots_used_again_leave_others_unchanged(model, backend):
             assert_near(model, logits[slot][row], expected)
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_growth_in_the_middle_changes_nothing(model, backend):
     """More slots, wider beams and more cells arrive while a beam is under way."""
     first, *more = sources(6, seed=4)

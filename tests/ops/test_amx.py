@@ -126,6 +126,7 @@ def test_extremes_do_not_saturate(isa, library, value, weight):
     assert (y == float(value * weight * depth)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="tiles are x86-64's")
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump")
 def test_no_other_function_of_the_extension_has_tiles():

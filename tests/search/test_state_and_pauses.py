@@ -23,7 +23,7 @@ REQUESTS = [pybeam.Request([1 + i] * (1 + i % 3), id=i) for i in range(5)]
 
 
 # the covering law has most of these, too
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_source_alone_is_as_in_the_batch(name, backend):
     algorithm = with_state(EVERY[name])

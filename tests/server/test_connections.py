@@ -194,6 +194,7 @@ def test_what_would_become_a_websocket_is_counted_like_others(server, path, answ
         wait_until(is_answered)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_read_is_not_kept(server):
     """Ten answers of a megabyte do not fit between a server and its client."""
     path, num = b"/static-offline-docs/swagger-ui-bundle.js", 10

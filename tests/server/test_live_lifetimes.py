@@ -95,6 +95,7 @@ def test_a_session_has_a_longest_time(served, ahead):
         assert closing_code(socket) == NORMAL
 
 
+@pytest.mark.slow
 def test_a_session_lets_its_model_go(tmp_path):
     model = server_app.whisper(tmp_path)
     with application(model) as client, session(client, **MANUAL) as socket:

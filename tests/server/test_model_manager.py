@@ -252,6 +252,7 @@ def test_folders_elsewhere_are_not_loaded(administered, folder, tmp_path):
     administered(closed, model_folders=())
 
 
+@pytest.mark.slow
 def test_what_leaves_gives_its_memory_back(administered, monkeypatch):
     async def test(http):
         monkeypatch.setattr(model_manager, "_free", FREE)

@@ -146,6 +146,7 @@ def test_a_loop_that_is_closed_is_not_woken():
     asyncio.run(main()).call(lambda: None)
 
 
+@pytest.mark.slow
 def test_a_loop_that_nobody_has_is_freed():
     async def main() -> ref[asyncio.AbstractEventLoop]:
         future: Future[int] = Future()
@@ -159,6 +160,7 @@ def test_a_loop_that_nobody_has_is_freed():
     assert found() is None
 
 
+@pytest.mark.slow
 def test_a_bell_whose_loop_is_gone_is_not_heard():
     loop: Any = CountedLoop()
     bell = Bell(loop)

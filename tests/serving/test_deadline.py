@@ -308,6 +308,7 @@ def test_who_was_expected_to_be_late_and_begins_is_late_like_any_other(monkeypat
     assert caught.value.retry_after is None
 
 
+@pytest.mark.slow
 def test_nobody_is_expected_to_take_more_steps_than_it_may(monkeypatch):
     """Its limit is its own, or that of the algorithm."""
     asked = []

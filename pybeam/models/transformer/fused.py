@@ -1,4 +1,4 @@
-"""A stack as one object of a backend that has such a program, with the bits of one call per operator."""
+"""A stack as one object of a backend, with the bits of one call per operator, but in encoders of few bits."""
 
 from __future__ import annotations
 
