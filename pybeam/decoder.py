@@ -79,7 +79,7 @@ class Decoder(InProcess):
         ValueError, TypeError: options do not fit together.
     """
 
-    # all that changes speed and memory, and no result, beside what is decoded
+    # what is decoded and returned, and what changes speed and memory alone
     @names_checked
     def __init__(
         self,

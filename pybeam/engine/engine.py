@@ -1,10 +1,10 @@
 """The one loop. It never names an algorithm; an algorithm never calls the model and never loops.
 
 A step is a program for the device: sizes are known before it starts and nothing is read back in it.
-The host gets one small report per step. On a CPU the host reads it at once. On a GPU
-it reads the report of one step while the device is busy with the next (`reads_late`), so it knows a
-little less: how many rows there are is then an upper bound, what does not fit waits for a step, and a
-source that is done is noticed one step later. Results are the same.
+The host gets one small report per step, or per few steps on a GPU (`reports_every`). On a CPU the host
+reads it at once. On a GPU it reads one while the device is busy with the next steps (`reads_late`), so it
+knows a little less: how many rows there are is then an upper bound, what does not fit waits for a step, and
+a source that is done is noticed some steps later. Results are the same.
 
 On a CPU one call may do many steps (`BeamProgram.run`). Each is the same step, called from C++. The call
 ends when the loop has something to decide: a source is done, memory is missing, a request must leave, or

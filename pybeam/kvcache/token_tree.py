@@ -73,7 +73,7 @@ class TokenTree:
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # room for so many tokens of a hypothesis, start token included
         self.num_total_pages, self.by_cell = 0, dict[object, Tensor]()
-        # the pool doubles up to here, and has no more; those who claim more take less
+        # the pool grows up to here, though more may be claimed: claims are more than what is taken
         self.max_pages: int | None = None
 
     @property
