@@ -262,10 +262,13 @@ class Translating:
         self._held = self._meter.allocated_bytes()
         self._meter.restart_peak()
         few = min(WARM_UP_LINES, 1 + len(data.sources) // 8)
+        times = 1
         if self._meter.is_cuda:
-            # ours captures a graph of each size that all lines need
-            few = len(data.sources) if isinstance(self.translate, Decoding) else self._n
-        self.translate(data.sources[:few])
+            is_ours = isinstance(self.translate, Decoding)
+            # ours captures a size when it comes again, and all lines need many sizes
+            few, times = (len(data.sources), 2) if is_ours else (self._n, 1)
+        for _ in range(times):
+            self.translate(data.sources[:few])
         self._joules: float | None = None
         self._peak: int | None = None
 
