@@ -143,7 +143,8 @@ def measure(
     """Measure the tasks of every case in turn, and print each case's table.
 
     A case is asked for when those before it have been measured, so it may depend on their rows.
-    `is_broad` measures all once before any is repeated, for when time may run out.
+    `is_broad` measures all once before any is repeated, for when time may run out. Then the turns of a
+    case follow that it has left, and it is loaded again.
     """
     again: list[list[Task]] = []
     with tqdm(unit="turn", disable=None, leave=False) as bar:
@@ -157,23 +158,29 @@ def measure(
                         journal.attempt(task.row, task.measure)
                         bar.update()
 
-        most = 0
+        def most(tasks: list[Task]) -> int:
+            return max(_turns(task, repeats) for task in tasks)
+
         # what a case has loaded goes when the next one takes its name here
         for tasks in cases:
             bar.total = (bar.total or 0) + sum(_turns(task, repeats) for task in tasks)
-            own = max(_turns(task, repeats) for task in tasks)
+            take_turns(tasks, [0] if is_broad else range(most(tasks)))
             if is_broad:
-                take_turns(tasks, [0])
                 again.append(tasks)
-                most = max(most, own)
+                _unload(tasks)
             else:
-                take_turns(tasks, range(own))
                 _show(journal, tasks)
-        for turn in range(1, most):
-            for tasks in again:
-                take_turns(tasks, [turn])
         for tasks in again:
+            take_turns(tasks, range(1, most(tasks)))
+            _unload(tasks)
             _show(journal, tasks)
+
+
+def _unload(tasks: list[Task]) -> None:
+    """Forget what is timed, such as decoders: a GPU captures steps of 32 at once."""
+    for task in tasks:
+        if isinstance(task.measure, Timed):
+            task.measure.run = None
 
 
 def _turns(task: Task, repeats: int | None) -> int:

@@ -265,8 +265,8 @@ class Translating:
         times = 1
         if self._meter.is_cuda:
             is_ours = isinstance(self.translate, Decoding)
-            # ours captures a size when it comes again, and all lines need many sizes
-            few, times = (len(data.sources), 2) if is_ours else (self._n, 1)
+            # ours captures a size when it comes again, and how many lines are closed at once changes a little
+            few, times = (len(data.sources), 3) if is_ours else (self._n, 1)
         for _ in range(times):
             self.translate(data.sources[:few])
         self._joules: float | None = None

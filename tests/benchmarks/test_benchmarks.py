@@ -104,7 +104,8 @@ def test_a_case_is_asked_for_when_those_before_it_are_measured(tmp_path):
     assert [row["n"] for row in kept.rows] == [2, 3]
 
 
-def test_what_a_case_has_loaded_is_gone_when_the_next_is_measured(tmp_path):
+@pytest.mark.parametrize("is_broad", [False, True])
+def test_what_a_case_has_loaded_is_gone_when_the_next_is_measured(tmp_path, is_broad):
     class Model:
         def __call__(self) -> None:
             pass
@@ -119,8 +120,9 @@ def test_what_a_case_has_loaded_is_gone_when_the_next_is_measured(tmp_path):
 
     kept = Journal(tmp_path, "x", IDENTITY)
     cases = (in_turn(name, {"a": make}, repeats=2) for name in "abc")
-    tasks.measure(cases, kept, threads=1)
-    assert len(loaded) == 3
+    tasks.measure(cases, kept, threads=1, is_broad=is_broad)
+    # a broad run comes back to each
+    assert len(loaded) == (6 if is_broad else 3)
     assert not [row for row in kept.rows if "error" in row]
 
 
