@@ -1,7 +1,8 @@
 """Numbers on their way to a GPU and back: one copy from pinned memory, and work on them that may be captured.
 
 torch waits for a copy from or to memory that is not pinned. To pin new memory costs the host more than the
-copy, so memory that comes back to the host is used again.
+copy. So numbers are written to pinned memory of torch, which gives it out again when the copy is done, and
+memory that comes back to the host is used again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,17 +30,38 @@ Replay = Callable[[Hashable, Callable[[Tensor], Tensor], Tensor], Tensor]
 _idle: dict[tuple, list[tuple[Tensor, torch.cuda.Event]]] = {}
 
 
-def packed(arrays: Sequence[np.ndarray], device: torch.device) -> Tensor:
+class Floats(NamedTuple):
+    """Arrays of float32 that stand one behind another in an array of this shape, and zeros behind them.
+
+    Their bits go up as they are: ``piece.view(torch.float32)`` is the array.
+    """
+
+    shape: tuple[int, ...]
+    parts: Sequence[np.ndarray]
+
+    def write(self, numbers: np.ndarray) -> None:
+        """Write them to the beginning of these numbers [n] int32."""
+        place = numbers[: math.prod(self.shape)].view(np.float32)
+        for part in self.parts:
+            own, place = np.split(place, [part.size])
+            own.reshape(part.shape)[...] = part
+        place.fill(0)
+
+
+def packed(arrays: Sequence[np.ndarray | Floats], device: torch.device) -> Tensor:
     """Return arrays of numbers as one tensor [n] int32 of the host, which a device may copy at any time.
 
     They begin where kernels read fastest.
     """
     *firsts, total = _firsts([array.shape for array in arrays])
-    numbers = np.zeros(total, dtype=np.int32)
+    whole = torch.empty(total, dtype=torch.int32, pin_memory=device.type == "cuda")
+    numbers = whole.numpy()
     for array, first in zip(arrays, firsts, strict=True):
-        numbers[first : first + array.size] = array.ravel()
-    whole = torch.from_numpy(numbers)
-    return whole.pin_memory() if device.type == "cuda" else whole
+        if isinstance(array, Floats):
+            array.write(numbers[first:])
+        else:
+            numbers[first : first + array.size] = array.ravel()
+    return whole
 
 
 def unpacked(whole: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
@@ -61,7 +84,7 @@ def replayed(
     replay: Replay,
     name: Hashable,
     work: Callable[..., Tensor | None],
-    arrays: Sequence[np.ndarray],
+    arrays: Sequence[np.ndarray | Floats],
     device: torch.device,
 ) -> Tensor:
     """Call `work` with these arrays of int32 numbers on the device, and return its result.

@@ -12,11 +12,13 @@ import torch
 
 import pybeam
 from pybeam.models import load_model
+from pybeam.models.transformer.sources import SharedFeatures
 from support.device_loop import REQUESTS, assert_alike
 from support.example_model import LINES, assert_agree
 from support.laws import ALGORITHMS
 from support.on_a_gpu import as_in_production
 from support.paths import MODEL
+from support.speech_models import random_features, save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 
 pytestmark = pytest.mark.graphs
@@ -70,6 +72,21 @@ def test_long_outputs_outgrow_graphs(on_gpu, schedule):
     for _ in range(3):
         assert_alike(decoder.decode(REQUESTS), plain)
     assert num_graphs(decoder) > 0
+
+
+@pytest.mark.parametrize("kind", ["Whisper", "Speech2Text"])
+def test_sound_is_encoded_as_without_graphs(on_gpu, tmp_path, kind):
+    """Few recordings and many, of many lengths, some of which requests share."""
+    save_tiny_speech_model(tmp_path / kind, kind=kind)
+    model = load_model(tmp_path / kind, device=on_gpu.device)
+    sources = random_features(20)
+    plain = pybeam.Decoder(model, ALGORITHMS["fixed"], pybeam.Fifo(5), graphs=False).decode(sources)
+    decoder = pybeam.Decoder(model, ALGORITHMS["fixed"], pybeam.Fifo(5), graphs=True)
+    for _ in range(3):
+        shared = [SharedFeatures(source) for source in sources[:3]]
+        assert_alike(decoder.decode([*shared, *sources[3:], *shared]), plain + plain[:3])
+    kept = {key[0] for workspace in decoder._idle for key in workspace.graphs._graphs}
+    assert "encode" in kept
 
 
 def test_decoders_take_turns(on_gpu):

@@ -7,6 +7,7 @@ sees them, and their keys and values go nowhere. Lines of cells are as long as a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,36 +18,47 @@ from pybeam.backends.pinned import Replay, padded, replayed
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.cells import Cells
 from pybeam.models.transformer.reading import Block, Span, on_host
+from pybeam.models.transformer.running import Inputs
+from pybeam.models.transformer.sources import SharedFeatures
 
 # the fewest positions that are encoded at once, and the shortest lines of cells where a table has longer ones
 LEAST_POSITIONS, LEAST_WIDTH = 16, 128
 # beyond so many the device takes longer than the host, and a graph would keep much memory
 MOST_POSITIONS = 4096
 
+# of positions [n] and the numbers of sources, all on the device
+InputsOf = Callable[..., Inputs]
+
 
 def encode(
+    model: Any,
     table: SourceCells,
-    sources: Sequence[Tensor],
+    sources: Sequence[Any],
     slots: Sequence[int],
-    compute: Callable[[tuple[Tensor, Tensor], Tensor, Cells, Tensor], None],
+    compute: Callable[[Inputs, Tensor, Cells, Tensor], Tensor],
     replay: Replay,
-) -> None:
-    """Give these slots cells, and encode their sources, each a tensor of ids.
+) -> tuple[Sequence[Any], Sequence[int]]:
+    """Give cells to these slots, and encode their sources. Returns those that are left out, and their slots.
 
-    `compute` does it with tokens and positions, both [n] int32, the positions again, the positions that each
-    sees, and the cells [n] that keep what a decoder needs.
+    These have states already, or they are too many. `compute` returns the states of inputs, their positions
+    [n], and the positions that each sees, and keeps in cells [n] what a decoder needs.
     """
-    lengths = np.array([source.numel() for source in sources])
-    table.take(slots, lengths.tolist())
-    cells, kept = table.lines(slots, lengths.tolist())
-    num_sources, num_positions = _sizes(len(sources), len(kept))
+    new = _without_states(sources)
+    own, own_slots = [sources[i] for i in new], [slots[i] for i in new]
+    lengths = np.array([model.source_length(source) for source in own], dtype=np.int64)
+    numbers_of = getattr(model, "encoder_numbers", None) if model.takes_features else _ids
+    if numbers_of is None or not 0 < lengths.sum() <= MOST_POSITIONS:
+        return sources, slots
+    table.take(own_slots, lengths.tolist())
+    cells, kept = table.lines(own_slots, lengths.tolist())
+    num_sources, num_positions = _sizes(len(own), len(kept))
     # those of a long source alone are longer
     width = min(table.cell.shape[1], max(LEAST_WIDTH, 1 << (cells.shape[1] - 1).bit_length()))
     length = padded(lengths, num_sources)
     offset = np.concatenate(([0], length.cumsum()))
-    position = np.arange(len(kept)) - offset[: len(sources)].repeat(lengths)
+    position = np.arange(len(kept)) - offset[: len(own)].repeat(lengths)
+    contents, inputs_of = numbers_of(own, num_positions)
     given = (
-        padded(torch.cat(list(sources)).numpy(), num_positions),
         padded(position, num_positions),
         # those of no source are kept nowhere
         padded(kept, num_positions, fill=-1),
@@ -54,16 +66,43 @@ def encode(
         np.arange(num_sources),
         offset[:-1, None] + np.arange(width),
         length,
-        padded(np.array(slots), num_sources, fill=NULL_SLOT),
+        padded(np.array(own_slots), num_sources, fill=NULL_SLOT),
         padded(cells, num_sources, width),
+        *contents,
     )
 
-    def work(*numbers: Tensor) -> None:
-        token, position, kept, offset, line, cell, length, slot, lines = numbers
+    def work(*numbers: Tensor) -> Tensor | None:
+        position, kept, offset, line, cell, length, slot, lines, *contents = numbers
         table.write(slot, length, lines)
-        compute((token, position), position, Cells(offset, line, cell, length), kept)
+        inputs = inputs_of(position, *contents)
+        states = compute(inputs, position, Cells(offset, line, cell, length), kept)
+        # requests may share those of sound
+        return states if model.takes_features else None
 
-    replayed(replay, "encode", work, given, table.cell.device)
+    states = replayed(replay, "encode", work, given, table.cell.device)
+    for i, source in enumerate(own):
+        if isinstance(source, SharedFeatures):
+            source.states = states[offset[i] : offset[i + 1]].clone()
+    others = sorted({*range(len(sources))} - {*new})
+    return [sources[i] for i in others], [slots[i] for i in others]
+
+
+def _without_states(sources: Sequence[Any]) -> list[int]:
+    """Return which sources have no states yet; of those that share features, the first."""
+    new, known = [], set()
+    for i, source in enumerate(sources):
+        is_shared = isinstance(source, SharedFeatures)
+        if is_shared and (source.states is not None or id(source) in known):
+            continue
+        known.add(id(source))
+        new.append(i)
+    return new
+
+
+def _ids(sources: Sequence[Tensor], num_positions: int) -> tuple[list[np.ndarray], InputsOf]:
+    """Return the ids of texts, and what makes inputs of them."""
+    ids = padded(torch.cat(list(sources)).numpy(), num_positions)
+    return [ids], lambda position, token: (token, position)
 
 
 def read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,10 @@ class FrontConfig:
         for convolution in self.convolutions:
             num_frames = -(-num_frames // convolution.stride)
         return num_frames
+
+    def num_frames(self, num_positions: int) -> int:
+        """The most frames of sources that have so many positions together."""
+        return num_positions * math.prod(convolution.stride for convolution in self.convolutions)
 
 
 def _gated_front(path: Path, config: dict[str, Any], size: Callable[..., int]) -> FrontConfig:

@@ -111,8 +111,7 @@ class TransformerSession(StackSession):
         pool = *heads, model.cache_dtype, model.device
         self._own, self._cross = KeyValuePool(*pool), KeyValuePool(*pool)
         self._source = SourceCells(model.device)
-        is_on_cpu = model.device.type == "cpu"
-        self._most_tokens = CPU_ENCODER_TOKENS if is_on_cpu else MAX_ENCODER_TOKENS
+        self._most_tokens = CPU_ENCODER_TOKENS if model.device.type == "cpu" else MAX_ENCODER_TOKENS
         self._has_distances = decoder.has_distances
         # the position of the token in each cell, where positions are relative
         self._cell_position = torch.empty(0, dtype=torch.int32, device=model.device)
@@ -158,12 +157,13 @@ class TransformerSession(StackSession):
 
     def _encode(self, sources: Sequence[Any], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
-        if self.replay is not None and not self.model.takes_features:
+        if self.replay is not None:
             # only a GPU has graphs
-            from pybeam.models.transformer.captured import MOST_POSITIONS, encode
+            from pybeam.models.transformer.captured import encode
 
-            if sum(self._lengths(sources)) <= MOST_POSITIONS:
-                encode(self._source, sources, slots, self._encoded, self.replay)
+            given = self.model, self._source, sources, slots
+            sources, slots = encode(*given, self._encoded, self.replay)
+            if not sources:
                 return
         cell = self._source.allocate(slots, self._lengths(sources))  # [n] int32
         if not cell.numel():
@@ -175,23 +175,23 @@ class TransformerSession(StackSession):
             return
         self._keep(self.states(sources), cell)
 
-    def _encoded(self, inputs: Inputs, position: Tensor, cells: Cells, kept: Tensor) -> None:
-        """Encode positions [n], and keep keys and values in these cells [n]; see `_encoder_given`."""
-        self._keep(self._encoder.states(inputs, self._seen_in_source(position, cells)), kept)
+    def _encoded(self, inputs: Inputs, position: Tensor, cells: Cells, kept: Tensor) -> Tensor:
+        """Return the states of positions [n], whose keys and values go to these cells [n]."""
+        return self._keep(self._encoder.states(inputs, self._seen_in_source(position, cells)), kept)
 
-    def _keep(self, state: Tensor, cell: Tensor) -> None:
-        """Keep every decoder layer's keys and values of encoder states [n, d] in these cells [n]."""
+    def _keep(self, state: Tensor, cell: Tensor) -> Tensor:
+        """Keep every decoder layer's keys and values of these states [n, d] in these cells [n]."""
         key_value = self.cross_keys_and_values(state)
         for i, pool in enumerate(self._cross.both):
             self.backend.scatter_rows(pool, cell, key_value[:, i])
+        return state
 
     def cross_keys_and_values(self, state: Tensor) -> Tensor:
         """Return keys and values [n, layers, 2, H, D] of encoder states [n, d], as they are kept."""
         model, decoder = self.model, self.model.decoder
-        key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
         shape = state.shape[0], len(decoder.layers), 2, decoder.num_heads, decoder.head_size
         # to nearest, ties to even
-        return key_value.view(shape).to(model.cache_dtype)
+        return model.cross_key_value(state).view(shape).to(model.cache_dtype)
 
     def states(self, sources: Sequence[Any]) -> Tensor:
         """Return `encoder_states`; those of `SharedFeatures` are computed once."""

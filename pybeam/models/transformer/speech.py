@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.packing import Quantised
+from pybeam.backends.pinned import Floats, padded
 from pybeam.backends.transfer import to_device
 from pybeam.models.linear import Linear
 from pybeam.models.transformer.fronts import GATE, Convolution, FrontConfig
@@ -59,23 +61,50 @@ class Subsampler:
 
     def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return hidden states [n, d] for features [sum(lengths), F], one source after another."""
-        length = np.asarray(lengths, dtype=np.int64)  # [A]
-        for layer, convolution in zip(self.layers, self.config.convolutions, strict=True):
-            rows, length = _windows(length, convolution)
-            window = to_device(rows, torch.long, x.device)  # [n, k]
+        windows = windows_of(self.config, tuple(lengths))
+        return self.over(x, [to_device(rows, torch.long, x.device) for rows in windows])
+
+    def over(self, x: Tensor, windows: Sequence[Tensor]) -> Tensor:
+        """Return hidden states of features x [n, F], where these windows on the device are `windows_of`'s."""
+        for layer, window in zip(self.layers, windows, strict=True):
             # the last row is what lies beyond the ends
-            padded = F.pad(x, (0, 0, 0, 1))
+            extended = F.pad(x, (0, 0, 0, 1))
             # rows are copied whole, and not number by number as an index in brackets does
-            windows = padded.index_select(0, window.view(-1)).view(len(window), -1)  # [n, k * C]
+            seen = extended.index_select(0, window.view(-1)).view(len(window), -1)  # [n, k * C]
             is_gated = self.config.activation == GATE
-            x = layer.gated(windows) if is_gated else layer(windows)  # [n, C']
+            x = layer.gated(seen) if is_gated else layer(seen)  # [n, C']
         return x
 
 
-def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, np.ndarray]:
+# those of whole windows of Whisper come again and again
+@lru_cache(maxsize=8)
+def windows_of(
+    config: FrontConfig, lengths: tuple[int, ...], num_positions: int | None = None
+) -> tuple[np.ndarray, ...]:
+    """Return the rows [n, k] that each position behind each convolution sees, for sources of so many frames.
+
+    Sources stand one after another. The number behind the last row stands for no row. With `num_positions`
+    there are so many behind the last convolution, and before it as many as these can have. Those of no
+    source see no row.
+    """
+    length, windows = np.asarray(lengths, dtype=np.int64), []  # [A]
+    num = None if num_positions is None else config.num_frames(num_positions)
+    for convolution in config.convolutions:
+        rows, after = _windows(length, convolution, length.sum() if num is None else num)
+        if num is not None:
+            before, num = num, num // convolution.stride
+            rows = padded(rows, num, convolution.kernel_size, fill=before)
+        windows.append(rows)
+        length = after
+    return tuple(windows)
+
+
+def _windows(
+    length: np.ndarray, convolution: Convolution, nothing: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The rows [n, k] that each output position sees, and how many positions each source then has [A].
 
-    Sources stand one after another. The number sum(length) stands for no row.
+    Sources stand one after another. The number `nothing` stands for no row.
     """
     size, stride = convolution.kernel_size, convolution.stride
     after = -(-length // stride)  # [A]
@@ -83,7 +112,7 @@ def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, 
     end = first + np.repeat(length, after)[:, None]
     position = np.arange(after.sum()) - np.repeat(np.cumsum(after) - after, after)  # [n]
     row = first + stride * position[:, None] + np.arange(size) - size // 2  # [n, k]
-    return np.where((row < first) | (row >= end), length.sum(), row), after
+    return np.where((row < first) | (row >= end), nothing, row), after
 
 
 def by_position(weight: Tensor | Quantised) -> Tensor | Quantised:
@@ -164,3 +193,17 @@ class SpeechTransformer(SpeechSources, Transformer):
         """Return the inputs [n, d] of the encoder's layers for checked sources, one after another."""
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
         return self.encoder.place(self.front(features, [len(one) for one in sources]), position)
+
+    def encoder_numbers(
+        self, sources: Sequence[Any], num_positions: int
+    ) -> tuple[list[Any], Callable[..., Tensor]]:
+        """Return the numbers of sources for so many positions, and what makes `encoder_inputs` of them."""
+        features = [SharedFeatures.of(source).features.numpy() for source in sources]
+        shape = self.front.config.num_frames(num_positions), self.front.config.num_features
+        windows = windows_of(self.front.config, tuple(map(len, features)), num_positions)
+
+        def inputs(position: Tensor, features: Tensor, *windows: Tensor) -> Tensor:
+            x = features.view(torch.float32).to(self.dtype)
+            return self.encoder.place(self.front.over(x, windows), position)
+
+        return [Floats(shape, features), *windows], inputs

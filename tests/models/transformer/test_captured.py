@@ -5,20 +5,27 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import pybeam
-from pybeam.backends import defaults
+from pybeam import backends
+from pybeam.backends import defaults, poison
 from pybeam.engine.cuda_graphs import StepGraphs, capture_between_steps
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.prompts import PromptPool
+from pybeam.models.transformer import captured
+from pybeam.models.transformer import model as transformer
 from pybeam.models.transformer.captured import _sizes
+from pybeam.models.transformer.sources import SharedFeatures
 from support.causal_models import save_tiny_causal
 from support.device_loop import assert_alike, run, torch_beams
-from support.graph_memory import Recomputed
+from support.graph_memory import Recomputed, Replays
+from support.speech_models import NUM_FEATURES, save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["m2m_100", "t5"])
 def test_sources_are_encoded_as_without_graphs(kind, tmp_path):
     """In batches of other sizes, with growing tables, and in slots that are used again."""
@@ -41,13 +48,62 @@ def test_sources_are_encoded_as_without_graphs(kind, tmp_path):
         keys.clear()
         results, _ = run(workspace, schedule, requests[:num], reads_late=True)
         assert_alike(results, expected[:num])
-    captured = set(workspace.graphs._graphs)
-    assert len(keys) > 1 and set(keys) <= captured
-    assert {key[0] for key in captured} >= {
+    known = set(workspace.graphs._graphs)
+    assert len(keys) > 1 and set(keys) <= known
+    assert {key[0] for key in known} >= {
         ("open", model.start_id),
         ("finished", 16, False),
         "close",
     }
+
+
+@pytest.mark.thinned(most=1)
+@pytest.mark.parametrize("graph_memory", ["2.12"], indirect=True)
+@pytest.mark.parametrize("kind", ["Whisper", "Speech2Text"])
+def test_sound_is_encoded_as_without_graphs(kind, tmp_path, graph_memory, monkeypatch):
+    """In batches of other sizes, windows that requests share among them, and one that is too long."""
+    monkeypatch.setattr(captured, "MOST_POSITIONS", 40)
+    monkeypatch.setattr(transformer, "CPU_ENCODER_TOKENS", 40)
+    save_tiny_speech_model(tmp_path, kind=kind, max_source_positions=80)
+    model = load_model(tmp_path, device="cpu")
+    backend = SimpleNamespace(**{**vars(torch_beams()), "layer_program": defaults.no_program})
+    algorithm = pybeam.greedy(max_length=3)
+    # one frame, none, exactly a bucket, odd numbers, and more positions than are captured
+    per_position = model.config.front.num_frames(1)
+    lengths = [1, 0, 16 * per_position, 37, 7, 41 * per_position, 2, 9]
+    generator = torch.Generator().manual_seed(3)
+    features = [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
+    requests = [features[i % 8] for i in range(15)]
+    expected, _ = run(Workspace(model, algorithm, backend), pybeam.Fifo(3), requests)
+    workspace = Workspace(model, algorithm, backend)
+    capture = Replays(workspace)
+    workspace.graphs = StepGraphs(capture)
+    capture_between_steps(workspace)
+    replay, last = workspace.session.replay, torch.zeros(1)
+
+    def overwriting(*given):
+        nonlocal last
+        poison.forget([last])
+        last = replay(*given)
+        return last
+
+    workspace.session.replay = overwriting
+    for schedule in (pybeam.Fifo(3), *[pybeam.Batch(5)] * 3):
+        # two requests have the third recording, two have the seventh
+        shared = [SharedFeatures(one) for one in features]
+        given = [shared[i % 8] if i % 4 == 2 else requests[i] for i in range(15)]
+        results, _ = run(workspace, schedule, given, reads_late=True)
+        assert_alike(results, expected)
+        assert_shared(model, shared[2:7:4])
+    assert sum(key[0] == "encode" for key in workspace.graphs._graphs) > 1
+
+
+def assert_shared(model, shared) -> None:
+    """Check the states that requests share against those of each alone."""
+    session = model.session(backends.load("reference"))
+    for one in shared:
+        expected = session.encoder_states([one.features])
+        torch.testing.assert_close(one.states, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "bloom"])
@@ -73,8 +129,8 @@ def test_prompts_are_read_as_without_graphs(kind, tmp_path, monkeypatch):
     for schedule, num in ((pybeam.Fifo(3), 12), (pybeam.Fifo(3), 5), *[(pybeam.Batch(4), 12)] * 3):
         results, _ = run(workspace, schedule, requests[:num], reads_late=True)
         assert_alike(results, expected[:num])
-    captured = {key for key in workspace.graphs._graphs if key[0] == "prompts"}
-    assert {key[0] for key in keys} == {"prompts"} and captured
+    known = {key for key in workspace.graphs._graphs if key[0] == "prompts"}
+    assert {key[0] for key in keys} == {"prompts"} and known
     assert len(set(keys)) < len(keys)
 
 
@@ -82,3 +138,9 @@ def test_sizes_are_few():
     sizes = {_sizes(1, num)[1] for num in range(4097)}
     assert len(sizes) < 20 and all(_sizes(1, num)[1] < 1.5 * num for num in range(33, 4097))
     assert [_sizes(num, 1)[0] for num in (1, 2, 3, 5, 64)] == [1, 2, 4, 8, 64]
+
+
+def test_what_requests_share_is_encoded_once():
+    new, known = SharedFeatures(torch.ones(3, 2)), SharedFeatures(torch.ones(3, 2))
+    known.states = torch.ones(3, 4)
+    assert captured._without_states([new, new.features, known, new, new.features]) == [0, 1, 4]
