@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu": ("--dry-run",),
     "gpu.attention_sweep": ("--dry-run",),
     "gpu.kernels_of_a_step": ("--dry-run",),
+    "gpu.sound_encoders": ("--dry-run",),
     "gpu.forecast": (),
     "gpu.launches": ("--only", "greedy"),
     "gpu.triton_code": ("--only", "greedy", "--first", "1"),

@@ -1,0 +1,193 @@
+"""Encoders of sound as CUDA graphs, beside the same encoders as operators.
+
+    python -m benchmarks.gpu.sound_encoders [--seconds 60] [--dry-run]
+
+Networks have random weights and the shapes of published ones; windows are noise of 30 seconds. A call encodes
+one window or eight, and keeps what a decoder needs. Systems take turns; times are medians: `us` until the
+device is done, `host_us` until the host may go on. Graphs encode two windows at once as users have them, and
+all of them with "at once". `error` is the largest difference of keys and values from those of operators, as a
+share of the largest of these. Then comes what numbers cost on their way: `packed`, and the same copied to new
+pinned memory. All goes to sound-encoders.json, in $OUT if that is set, else in benchmarks/results/<gpu>/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from tabulate import tabulate
+from torch import Tensor
+
+import pybeam
+from benchmarks.journal import environment, results_folder
+from pybeam import backends
+from pybeam.backends.pinned import Floats, packed
+from pybeam.engine.workspace import Workspace
+from pybeam.models.base import Model
+from pybeam.models.transformer import captured
+
+# hidden size, layers, heads; inner layers are four times as wide
+SHAPES = {"tiny": (384, 4, 6), "base": (512, 6, 8), "small": (768, 12, 12)}
+DRY = {"dry": (64, 1, 1)}
+NUM_FRAMES, NUM_FEATURES = 3000, 80
+# positions at once
+AS_USERS, AT_ONCE = captured.MOST_POSITIONS, 1 << 14
+SYSTEMS = {"operators": (False, AS_USERS), "graphs": (True, AS_USERS), "at once": (True, AT_ONCE)}
+LEAST_ROUNDS = 5
+
+
+class Encoder:
+    """Encodes windows as one system does."""
+
+    def __init__(self, model: Model, num: int, uses_graphs: bool, most_positions: int) -> None:
+        backend, is_on_gpu = backends.resolve("auto", model.device), model.device.type == "cuda"
+        graphs = uses_graphs and is_on_gpu
+        self._work = Workspace(model, pybeam.greedy(), backend, uses_graphs=graphs)
+        self.session = self._work.session
+        self.session.reserve(num + 1, 1, 16)
+        self.session._most_tokens = most_positions
+        if uses_graphs and not is_on_gpu:
+            self.session.replay = lambda key, work, numbers: work(numbers)
+        self._slots = list(range(1, num + 1))
+
+    def __call__(self, windows: list[Tensor]) -> None:
+        self.session.release(self._slots)
+        self.session.encode(windows, range(len(windows)), self._slots)
+
+    def kept(self) -> Tensor:
+        """Keys and values of the first window, [layers, positions, 2, H, D]."""
+        source = self.session._source
+        cell = source.cell[1, : source.length[1]]
+        return torch.stack([layer[cell] for layer in self.session._cross.both]).float()
+
+
+def network(folder: Path, shape: tuple[int, int, int], device: torch.device) -> Model:
+    """Load a Whisper with random weights."""
+    size, layers, heads = shape
+    torch.manual_seed(0)
+    of_stack = dict(layers=layers, attention_heads=heads, ffn_dim=4 * size)
+    config = transformers.WhisperConfig(
+        vocab_size=1000,
+        d_model=size,
+        num_mel_bins=NUM_FEATURES,
+        **{
+            f"{stack}_{name}": n for name, n in of_stack.items() for stack in ("encoder", "decoder")
+        },
+        **{f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "decoder_start")},
+    )
+    transformers.WhisperForConditionalGeneration(config).save_pretrained(folder)
+    return pybeam.load_model(folder, device=device, dtype="bfloat16")
+
+
+def in_turns(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple]:
+    """Return the medians of each call in microseconds, until the device is done and until the host is."""
+    for call in calls.values():
+        # a graph is captured when it comes for the second time
+        for _ in range(3):
+            call()
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or min(map(len, times.values())) < LEAST_ROUNDS:
+        for name, call in calls.items():
+            wait()
+            start = time.perf_counter()
+            call()
+            host = time.perf_counter()
+            wait()
+            times[name].append((time.perf_counter() - start, host - start))
+    return {
+        name: tuple(round(1e6 * statistics.median(own), 1) for own in zip(*rounds, strict=True))
+        for name, rounds in times.items()
+    }
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def encoded(name: str, model: Model, num: int, seconds: float) -> Iterator[dict]:
+    """Rows of one network and so many windows."""
+    generator = torch.Generator().manual_seed(num)
+    windows = [torch.randn(NUM_FRAMES, NUM_FEATURES, generator=generator) for _ in range(num)]
+    encoders = {system: Encoder(model, num, *facts) for system, facts in SYSTEMS.items()}
+    calls = {
+        system: lambda encoder=encoder: encoder(windows) for system, encoder in encoders.items()
+    }
+    medians = in_turns(calls, seconds)
+    expected = encoders["operators"].kept()
+    for system, encoder in encoders.items():
+        error = float((encoder.kept() - expected).abs().max() / expected.abs().max())
+        us, host = medians[system]
+        row = dict(network=name, windows=num, system=system, us=us, host_us=host)
+        yield {**row, "ratio": round(us / medians["operators"][0], 3), "error": round(error, 5)}
+
+
+def copied(device: torch.device, seconds: float) -> Iterator[dict]:
+    """Rows of numbers on their way up: a window, and what a refill of text has."""
+    window = torch.randn(NUM_FRAMES, NUM_FEATURES).numpy()
+    given = {
+        "window": [Floats(window.shape, [window])],
+        "few numbers": [np.arange(64), np.arange(512).reshape(4, 128), np.arange(4)],
+    }
+
+    def pinned(arrays: list) -> Tensor:
+        whole = packed(arrays, torch.device("cpu"))
+        return (whole.pin_memory() if device.type == "cuda" else whole).to(
+            device, non_blocking=True
+        )
+
+    for name, arrays in given.items():
+        calls = {
+            "packed": lambda own=arrays: packed(own, device).to(device, non_blocking=True),
+            "pin_memory": lambda own=arrays: pinned(own),
+        }
+        for system, (us, host) in in_turns(calls, seconds).items():
+            yield dict(network=name, system=system, us=us, host_us=host)
+
+
+@torch.inference_mode()
+def measured(is_dry: bool, seconds: float) -> Iterator[dict]:
+    device = torch.device("cpu" if is_dry else "cuda")
+    captured.MOST_POSITIONS = AT_ONCE
+    shapes, nums = (DRY, (1, 2)) if is_dry else (SHAPES, (1, 8))
+    each = seconds / (len(shapes) * len(nums) + 1)
+    for name, shape in shapes.items():
+        with tempfile.TemporaryDirectory() as folder:
+            model = network(Path(folder), shape, device)
+        for num in nums:
+            yield from encoded(name, model, num, each)
+    yield from copied(device, each / 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="of calls, all together")
+    parser.add_argument("--dry-run", action="store_true", help="a tiny one on the CPU, no file")
+    options = parser.parse_args()
+    rows: list[dict] = []
+    try:
+        for row in measured(options.dry_run, 0.0 if options.dry_run else options.seconds):
+            rows.append(row)
+            print(*row.values(), flush=True)
+    finally:
+        if not options.dry_run:
+            content = {"environment": environment(), "rows": rows}
+            file = results_folder("cuda") / "sound-encoders.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(content, indent=1) + "\n")
+        print(tabulate(rows, headers="keys"), flush=True)
+
+
+if __name__ == "__main__":
+    main()
