@@ -55,7 +55,7 @@ help:
 	@echo "make stale     list the measurements that are older than the code that they measure"
 	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
 	@echo "               check its links;"
-	@echo "               make docs-look looks at every page in Chromium, with axe (npm);"
+	@echo "               make docs-look looks at every page, the server's too, in Chromium, with axe (npm);"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-pack  compile what a run on a GPU needs into build/gpu-pack, to be taken along; WHEELS=\"FILE ...\" of peers"
 	@echo "make gpu-test  run the tests of a GPU, with the torch that is installed; make gpu-bench times the kernels,"
@@ -154,6 +154,7 @@ AXE := $(VENV)/package/axe.min.js
 
 docs-look: docs $(VENV)/.extra-look $(if $(PYBEAM_AXE),,$(AXE))
 	@PYBEAM_AXE=$(or $(PYBEAM_AXE),$(AXE)) $(BIN)/python docs/look.py
+	@PYBEAM_AXE=$(or $(PYBEAM_AXE),$(AXE)) $(BIN)/python -m pytest -q -rs tests/server/test_page_tools_in_browser.py
 
 $(AXE): | $(VENV)/.stamp-python
 	@cd $(VENV) && tar xzf $$(npm pack --silent axe-core@4.14.1)

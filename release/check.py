@@ -210,7 +210,7 @@ BY_HAND = (
     "CHANGELOG.md: the first lines of the section say what a user gains; its date is {today}",
     "`make wheel-test` beside each torch and Python that is supported: gigabytes of downloads",
     "`make test-newcomers` and `make test-arm64`: an index of packages, and 1.5 GB of them",
-    "`make docs-look`, and the tests of the server's page with PYBEAM_AXE=FILE: Chromium, axe-core",
+    "`make docs-look`: Chromium, chromedriver, axe-core",
     "`make gpu-test` and `make edge`: they need a GPU, and Chromium with ONNX Runtime",
     "on GitHub: the workflow `wheels` is green on the commit, for Linux, macOS and Windows; so is `images`",
     "on PyPI: this repository's `wheels.yml`, with its environment `pypi`, may publish pybeam-search, "
