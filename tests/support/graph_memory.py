@@ -16,6 +16,7 @@ from pybeam.backends import poison
 from pybeam.backends.waiting import WAITING
 from pybeam.engine.cuda_graphs import MAX_STREAMS, Captured, CudaCapture, StepGraphs
 from pybeam.engine.workspace import Workspace
+from pybeam.models.transformer.running import StackRunner
 
 
 class GraphMemory:
@@ -57,6 +58,8 @@ class GraphMemory:
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self._end_allocating)
+        # on a GPU no memory of logits outlives a step
+        monkeypatch.setattr(StackRunner, "_logits_of", _fresh_logits)
         _note_constants(monkeypatch)
 
     def workspace(self) -> _CublasWorkspace:
@@ -81,6 +84,10 @@ class GraphMemory:
         for pool in [pool for pool, users in self.users.items() if not users]:
             if pool not in alive:
                 del self.users[pool]
+
+
+def _fresh_logits(runner: StackRunner, num_rows: int) -> torch.Tensor:
+    return torch.empty(num_rows, runner._output.num_columns)
 
 
 class _Stream:
