@@ -22,6 +22,8 @@ from support.speech_models import random_features
 NUM_SOURCES = 4
 FUNCTION_VOCAB = 19
 LENGTHS = (3, 1, 5, 2)
+# an encoder of fewer bits attends over 64 positions and more in products of bfloat16 pairs
+LONG = {"t5": (3, 65, 64, 2)}
 CPU = torch.device("cpu")
 
 
@@ -76,4 +78,6 @@ def sources_of(kind: str, weights: str) -> list[Any]:
     if model.takes_features:
         features = random_features(NUM_SOURCES, 1, 30, num_features=model.config.sound.num_features)
         return [features[i % len(features)] for i in (3, 0, 2, 1)]
-    return [[3 + (5 * i + 3 * j) % 14 for j in range(n)] for i, n in enumerate(LENGTHS)]
+    return [
+        [3 + (5 * i + 3 * j) % 14 for j in range(n)] for i, n in enumerate(LONG.get(kind, LENGTHS))
+    ]
