@@ -86,7 +86,7 @@ def _cases(bench: Bench) -> Iterator[list[Task]]:
     yield bench.tasks(f"first-{width}", own, bench.first)
     yield bench.tasks(f"offline-{width}", own, bench.offline)
     for clients in (1, CLIENTS):
-        layouts = int8, bench.in_processes
+        layouts = int8, bench.in_processes[0]
         yield bench.tasks(f"front-{width}", layouts, bench.closed, clients=clients)
     if width > 1:
         yield bench.tasks(f"steady-{width}", [int8], bench.steady)
@@ -105,12 +105,13 @@ class Bench:
     def systems(self) -> list[System]:
         """The peer's come first: ours are compared with them. A name stands for all layouts; see `best`."""
         layouts = {str(one): one for one in peers(self.width, self.setup.threads)}
-        return [*layouts.values(), *ours(self.width), self.in_processes]
+        return [*layouts.values(), *ours(self.width), *self.in_processes]
 
     @cached_property
-    def in_processes(self) -> System:
-        """Our int8, whose engines are processes of their own."""
-        return replace(ours(self.width)[1], processes=self.setup.threads)
+    def in_processes(self) -> list[System]:
+        """Our int8, whose engines are processes of their own, with each search."""
+        own = [one for one in ours(self.width) if one.dtype == "int8"]
+        return [replace(one, processes=self.setup.threads) for one in own]
 
     def best(self, system: System) -> System:
         """The layout of a system that answers most, which is measured first unless this run has done so."""
