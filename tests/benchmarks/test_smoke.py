@@ -48,6 +48,8 @@ def test_what_fails_is_told_from_what_is_missing(monkeypatch, tmp_path, capsys, 
     (tmp_path / "a_job.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(smoke, "_jobs", lambda *_: {"a": ["a_job"]})
+    # this job needs none of them
+    monkeypatch.setattr(smoke, "IMPORTED", [])
     assert smoke.smoke(["a"], tmp_path) == failed
     assert said in capsys.readouterr().out
 

@@ -34,7 +34,7 @@ def assert_same(kind: str, **options) -> None:
     assert generated(kind, **options, custom_generate=pybeam.generate) == expected
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -60,7 +60,7 @@ def test_biases_and_sources(kind, num_beams, options):
     assert_same(kind, **given, **options)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("scale", [0, 0.5, 1.5, 3.0])
 @pytest.mark.parametrize("negative", [None, [[3, 4, 4], [9, 8, 7]]], ids=["last", "given"])
 def test_guidance(scale, negative):
@@ -173,7 +173,7 @@ def test_a_streamer_is_told_no_more_than_what_stays():
 CUTS = dict(temperature=0.8, top_k=12, top_p=0.95, min_p=0.02)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("options", [dict(top_k=0), CUTS], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 def test_samples_have_the_distribution_of_transformers(kind, options):
@@ -239,6 +239,7 @@ def test_a_config_of_the_caller_asks_for_samples_whatever_the_checkpoint_does(by
     assert len(found) > 2
 
 
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 @pytest.mark.parametrize("seed", [None, 0, 1], ids=["lookup", "itself", "another"])
 def test_guesses_change_no_output(kind, seed):

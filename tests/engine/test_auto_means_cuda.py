@@ -104,6 +104,7 @@ def test_models(kind, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["adaptive", "processors"])
 def test_nobody_waits_between_steps(name, directory, monkeypatch):
     """Where beams come and go, the host waits for none of its numbers to arrive."""

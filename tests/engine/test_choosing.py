@@ -54,7 +54,7 @@ def one_by_one(decoder, sources, monkeypatch):
     return essence(decoder.decode(sources))
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nobody_needs_the_logits(name, num_threads, sources, monkeypatch):
@@ -98,7 +98,7 @@ def memory(monkeypatch):
     return memory
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "held"])
 @pytest.mark.parametrize("layer", LAYERS)

@@ -228,6 +228,7 @@ def test_decoders_with_graphs_take_turns(transformer, graph_memory, monkeypatch)
     assert_alike(decode(third), expected)
 
 
+@pytest.mark.thinned(most=1)
 def test_no_graph_is_replayed_with_room_for_more_tokens(transformer, graph_memory):
     """A wide search has had as many nodes as a narrow one that is longer, so that no array is replaced."""
     chain = (processors.no_repeat_ngram(2),)
@@ -244,6 +245,7 @@ def test_no_graph_is_replayed_with_room_for_more_tokens(transformer, graph_memor
     assert capture.num_replays > 0
 
 
+@pytest.mark.thinned(most=1)
 def test_a_step_that_waits_is_never_captured(transformer, graph_memory):
     def waits(logits, rows):
         return logits + 0.0 * float(logits.max())

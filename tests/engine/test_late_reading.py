@@ -61,7 +61,7 @@ def front_end(name: str, factory):
     return Ensemble([load_model(directory), wrapped("bart", cpu)]), ids
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "name", [*FRONT_ENDS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
 )

@@ -83,6 +83,7 @@ def test_a_wide_beam_under_a_row_budget():
     assert "`row_budget` must be at least the width 9, but is 8" in str(results[0].error)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["fixed", "variable", "adaptive"])
 def test_arrays_that_begin_small_grow_before_they_are_full(name, monkeypatch):
     algorithm = ALGORITHMS[name]

@@ -100,7 +100,7 @@ def test_a_tree_with_paths_is_the_tree_with_masks(backend, device, width):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     width=st.integers(1, 128),
     num_slots=st.integers(1, 4),

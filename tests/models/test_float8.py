@@ -123,7 +123,7 @@ MODELS = {
 }
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_do_not_depend_on_the_batch(name, tmp_path):
     """Alone as in a batch, to the last bit."""

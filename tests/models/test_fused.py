@@ -71,7 +71,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_bits_of_one_call_per_operator(model, one_by_one, algorithm):
     requests, schedule = requests_for(model, 7), pybeam.Fifo(3)

@@ -64,7 +64,7 @@ def found(model) -> list:
     ]
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("dtype", ["auto", "int8", torch.int8, "int4", torch.int4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_model_that_is_quantised_on_load(kind, dtype, tmp_path):

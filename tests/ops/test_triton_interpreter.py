@@ -7,7 +7,6 @@ from support.triton_process import run_in_interpreter
 ALL_OPTIONS = "max_candidates-margin-local_margin-best_finished-forced-ban_eos"
 A_LITTLE = {
     "ops/test_select.py": (
-        "test_a_held_entry_does_not_raise_the_local_threshold",
         "test_ban_eos_loses_no_candidate",
         "test_empty",
         f"test_options[triton-0.3-{ALL_OPTIONS}-2]",

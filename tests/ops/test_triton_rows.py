@@ -46,7 +46,7 @@ def test_gather_is_compiled_well(num_moves, capability):
         assert (assembly.count(r"LDG\.E\.128") > 0) == is_aligned
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scatter_is_compiled_well(dtype, capability):

@@ -72,7 +72,7 @@ def all_outputs():
             yield output, size < LENGTH
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("weight", [0.4, -1.5])
 def test_a_wide_beam_ranks_outputs_by_both_models(path, backend, weight):
     model, words = random_model(3, len(TEXTS)), read_arpa(path)
@@ -137,6 +137,7 @@ def test_alone_as_in_the_batch(path, backend):
     assert essence(together) == essence(one_by_one)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("unit", ["word", "token"])
 def test_requests_bring_models_of_their_own(path, backend, unit):
     """Other words, other weights and other texts of tokens; alone they are the same to the bit."""

@@ -45,7 +45,7 @@ def valid(model, source, phrases, length):
     return sorted(found, key=lambda one: -one.score)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", BEAMS)
 @pytest.mark.parametrize("phrases", PHRASES.values(), ids=PHRASES)
 def test_a_wide_beam_finds_the_best_of_all_valid_outputs(phrases, kind):

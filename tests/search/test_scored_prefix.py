@@ -89,7 +89,7 @@ def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None
             assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs), abs=1e-4)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["fairseq", "fairseq, diverse", "leading EOS"])
 def test_with_raw_scores_of_other_systems(backend, name):
     """Theirs are normalised, so that `tests/law`, which has the others, does not compare them."""

@@ -62,6 +62,7 @@ def answered(socket, event) -> None:
         pass
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     "event",
     [CLEAR, changed(), append(torch.zeros(0)), {"type": "nothing"}],

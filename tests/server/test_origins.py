@@ -24,7 +24,7 @@ def status(path="/translate", method="POST", content=None, settings=None, **head
     return run(ask, **(settings or {}))
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize(
     ("origin", "settings", "expected"),
     [
@@ -58,7 +58,7 @@ def test_pages_may_read_what_changes_nothing_if_their_browser_lets_them():
     assert status("/health", "GET", Origin="http://evil.example") == 200
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize(
     ("host", "settings", "expected"),
     [

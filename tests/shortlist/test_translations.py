@@ -73,6 +73,7 @@ def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name):
     assert essence(decoded(model, algorithm, pybeam.Fifo(4), backend, requests_of())) == narrow
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_list_of_all_tokens_changes_nothing(backend, first):
     """EOS stands among them, or in front of all that the model ever says."""

@@ -180,7 +180,7 @@ def hamming(candidates, beam, penalty=0.7):
     candidates.score -= penalty * count
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @by_schedule
 @pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
 def test_the_groups_of_diverse(build, schedule, backend):
@@ -208,7 +208,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("levels", [None, 3])
 @pytest.mark.parametrize("finishing", SEARCHES)
 @pytest.mark.parametrize("name", RULES)

@@ -69,14 +69,14 @@ def test_a_splitter_that_loses_text_splits_nothing(monkeypatch):
 
 
 @settings(deadline=None)
-@given(texts, st.lists(st.text(max_size=5), min_size=60, max_size=60))
+@given(texts, st.lists(st.text(max_size=5), min_size=6, max_size=6))
 def test_every_match_is_in_the_output_once_and_in_order(text, translations):
     template = protected(TAGS)(text)
     matches = [match.group() for match in re.finditer(TAGS, text)]
     kept = "".join(template.kept)
     if matches:
         assert [match.group() for match in re.finditer(TAGS, "\0".join(template.kept))] == matches
-    output = template.fill(translations[: len(template.texts)])
+    output = template.fill((10 * translations)[: len(template.texts)])
     for match in matches:
         assert match in kept
         assert match in output

@@ -58,7 +58,7 @@ def logits_of(model, source, target, banned=()) -> torch.Tensor:
     return torch.tensor(result.hypotheses[0].log_probs)
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", TRANSLATORS)
 def test_a_translator_finds_the_same_tokens(kind, tmp_path):
     network = tiny_translator(kind)

@@ -32,6 +32,7 @@ def without(module: str, code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
 
 
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_whose_attention_can_be_replaced_keep_no_dense_cache(kind, recwarn):
     model = wrap(tiny_network(kind))

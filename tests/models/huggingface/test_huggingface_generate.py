@@ -62,7 +62,7 @@ def assert_same(kind, network, **options):
     return found.sequences
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.filterwarnings("ignore:(Mamba|Bloom).*keeps a dense cache")
 def test_same_as_generate(network):
     kind, model = network

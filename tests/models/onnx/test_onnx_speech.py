@@ -124,6 +124,7 @@ def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, na
     assert len(expected[0].hypotheses[0].tokens) == 3  # four zero seven
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     ("num", "width", "max_length", "length_penalty"),
     [(7, 1, 60, 0.0), (7, 5, 60, 1.0), (1, 12, 3, -0.5)],

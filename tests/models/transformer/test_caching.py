@@ -131,7 +131,7 @@ def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, dtype, algorithm
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("is_built")

@@ -106,6 +106,7 @@ def assert_shared(model, shared) -> None:
         torch.testing.assert_close(one.states, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["mistral", "bloom"])
 def test_prompts_are_read_as_without_graphs(kind, tmp_path, monkeypatch):
     """In blocks of other sizes, some of which share what they begin with."""

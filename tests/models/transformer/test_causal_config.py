@@ -149,6 +149,7 @@ def filled(directory, config: dict) -> dict:
     return transformers.AutoConfig.from_pretrained(directory).to_dict()
 
 
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("kind", [*KINDS, *OTHER_KINDS])
 def test_a_missing_field_is_that_of_transformers(tmp_path, kind):
     save_tiny_causal(tmp_path, kind)

@@ -143,6 +143,7 @@ def test_however_they_are_reached(pair, backend):
         assert [result.hypotheses[0].tokens for result in behind] == outputs
 
 
+@pytest.mark.thinned(most=1)
 def test_exported(pair, tmp_path):
     """The graph of one step, and that of a whole search."""
     pytest.importorskip("onnxruntime")
