@@ -101,6 +101,26 @@ def test_panels_of_the_dashboard_are_whole():
             assert target["expr"].count("(") == target["expr"].count(")")
 
 
+def test_the_workflow_starts_the_image_that_it_builds():
+    """With files, options and paths that are there."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/images.yml").read_text("utf-8"))
+    steps = workflow["jobs"]["image"]["steps"]
+    [tried] = [one for one in steps if "docker run" in one.get("run", "")]
+    assert tried["if"] == "matrix.kind == 'cpu'"
+    build, run, *asked, stop = map(shlex.split, tried["run"].strip().splitlines())
+    given = dict(zip(build[4:-1:2], build[5:-1:2], strict=True))
+    assert (ROOT / given["--file"]).samefile(DOCKERFILE) and build[-1] == "."
+    assert given["--tag"] == stop[-1] and given["--build-arg"].startswith("INDEX=")
+    volume = run[run.index("--volume") + 1].split(":")
+    options = options_of(run[run.index(given["--tag"], run.index("--volume")) + 1 :])
+    folder = volume[0].replace("$PWD", str(ROOT)) + options["--model"].removeprefix(volume[1])
+    assert (ROOT / folder / "model.safetensors").exists()
+    port = str(DEFAULT["port"])
+    assert run[run.index("--publish") + 1] == f"127.0.0.1:{port}:{port}"
+    paths = [word.rpartition(f":{port}")[2] for line in asked for word in line if "http" in word]
+    assert paths == ["/ready", "/health"] and set(paths) <= {one.path for one in operations.routes}
+
+
 def test_every_file_begins_with_how_to_use_it():
     for path in DEPLOY.iterdir():
         assert path.suffix == ".json" or path.read_text("utf-8").startswith("# "), path.name
