@@ -7,17 +7,17 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pybeam.arguments import number, whole
 from pybeam.engine.failures import Interrupted
-from pybeam.request import Result
+from pybeam.request import Request, Result
 from pybeam.serving.answers import Listener, Reason, ServedResult
 from pybeam.serving.deadlines import Deadlines
 from pybeam.serving.errors import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
+from pybeam.serving.options import Options
+from pybeam.serving.room import Limits, giving_way, has_room
 from pybeam.serving.ticket import Ticket
 from pybeam.serving.waiting import WaitingLine
 
@@ -25,32 +25,7 @@ log = logging.getLogger("pybeam.serving")
 
 # of a model
 MOST_PROCESSES = 1024
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The numbers of a service that its models need; see `Service`.
-
-    Raises:
-        TypeError, ValueError: one is wrong.
-    """
-
-    max_waiting: int
-    max_waiting_work: int | None
-    ageing: float
-    max_step_seconds: float | None
-    widths: tuple[tuple[int, int], ...] = ()  # with so many waiting, beams have at most that width
-
-    def __post_init__(self) -> None:
-        whole("max_waiting", self.max_waiting, 1)
-        if self.max_waiting_work is not None:
-            whole("max_waiting_work", self.max_waiting_work, 1)
-        number("ageing", self.ageing, 0)
-        if self.max_step_seconds is not None:
-            number("max_step_seconds", self.max_step_seconds, 0)
-        for one in self.widths:
-            for value in one:
-                whole("width_by_load", value, 1)
+SMALLEST = Request([0])
 
 
 class Cancelled(Exception):
@@ -108,44 +83,78 @@ class ModelQueue:
         self._num_submitted = 0
 
     def submit(self, ticket: Ticket) -> None:
-        """Let a request wait for its turn.
+        """Let a request wait for its turn. Where too many wait, those of lower levels give way to it.
 
         Raises QueueFull, ServiceClosed or EngineStalled.
         """
         try:
             with self.changed:
-                self._check_room(ticket)
+                leaving = self._giving_way(ticket)
+                for one in leaving:
+                    self.waiting.remove(one.index)
                 ticket.index = self._num_submitted
                 self._num_submitted += 1
                 self.waiting.add(ticket)
                 self.has_news[0] = True
                 self.deadlines.watch(ticket, self.clock())
                 self.changed.notify()
+                refused = [(one, self._full(one)) for one in leaving]
         except QueueFull as error:
             self.notify("on_rejected", error.limit)
             raise
+        for one, full in refused:
+            self.notify("on_rejected", full.limit)
+            self.left(one, "error")
+            one.resolve(full)
         self.notify("on_queued", ticket.cost)
         ticket.future.add_done_callback(lambda _: self._cancel(ticket))
 
-    def _check_room(self, ticket: Ticket) -> None:
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes a request of little work now, whatever its priority."""
+        return not (self.is_closed or self.is_stalled) and has_room(self.limits, self.waiting)
+
+    def check_room(self, options: Options) -> None:
+        """Raise what becomes at once of a request with these options, if it has one token and one row.
+
+        Raises:
+            QueueFull, ServiceClosed, EngineStalled: see `submit`.
+            DeadlineExceeded: its time is over.
+        """
+        now = self.clock()
+        ticket = Ticket.of(SMALLEST, options, now)
+        if ticket.deadline is not None and ticket.deadline <= now:
+            raise ticket.too_late()
+        try:
+            with self.changed:
+                self._giving_way(ticket)
+        except QueueFull as error:
+            self.notify("on_rejected", error.limit)
+            raise
+
+    def _giving_way(self, ticket: Ticket) -> list[Ticket]:
+        """Return the requests that must leave before this one may wait: most often none.
+
+        Raises QueueFull, ServiceClosed or EngineStalled, if it may not.
+        """
         if self.is_closed:
             raise ServiceClosed(f"model {self.name!r} is closing and takes no requests")
         if self.is_stalled:
             raise self.stalled()
-        limits, waiting = self.limits, self.waiting
-        most = limits.max_waiting_work
-        if len(waiting) >= limits.max_waiting:
-            raise self._full("max_waiting", limits.max_waiting, len(waiting), ticket)
-        # a request of more work than all may have is taken if it is alone, as it would never be otherwise
-        if most is not None and waiting and waiting.work + ticket.cost.work > most:
-            raise self._full("max_waiting_work", most, waiting.work, ticket)
+        leaving = giving_way(self.limits, self.waiting, ticket, self.clock())
+        if leaving is None:
+            raise self._full(ticket)
+        return leaving
 
-    def _full(self, limit: str, allowed: int, number: int, ticket: Ticket) -> QueueFull:
-        all_begun = self.deadlines.forecast.speed.seconds_for(self.waiting.work)
-        one_begun = all_begun / len(self.waiting)
+    def _full(self, ticket: Ticket) -> QueueFull:
+        limits, waiting = self.limits, self.waiting
+        all_begun = self.deadlines.forecast.speed.seconds_for(waiting.work)
         in_time = self.deadlines.retry_after(ticket, self.clock())
-        again = all_begun if in_time is None else max(one_begun, in_time)
-        return QueueFull(limit, allowed, number, again)
+        again = all_begun if in_time is None else max(all_begun / len(waiting), in_time)
+        most = limits.max_waiting_work
+        if len(waiting) >= limits.max_waiting or most is None:
+            return QueueFull("max_waiting", limits.max_waiting, len(waiting), again)
+        return QueueFull("max_waiting_work", most, waiting.work, again)
 
     def stalled(self) -> EngineStalled:
         """The error of callers whose engine does not end its step."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from pybeam.arguments import number
+from pybeam.arguments import number, whole
+from pybeam.contracts import MAX_THREADS
 from pybeam.decoder import Decoder
 from pybeam.platforms.system import ONLY_LINUX_FORKS, can_fork
 
 OnDeadline = Literal["raise", "best"]
+Decoders = Decoder | Sequence[Decoder]
 
 
 class Options(TypedDict, total=False):
@@ -44,12 +46,28 @@ def check_options(options: Options) -> None:
     hash(options.get("client"))
 
 
-def check_replicas(name: str, given: Any) -> Sequence[Decoder]:
+def check_engines(
+    decoders: Decoders | Mapping[str, Decoders], engines: int, processes: bool
+) -> Mapping[str, Decoders]:
+    """Return the decoders of a service by name. Raises TypeError or ValueError if an argument is wrong."""
+    whole("engines", engines, 1, MAX_THREADS)
+    if not isinstance(processes, bool):
+        raise TypeError(
+            f"`processes` must be True or False, but is {processes!r}; `engines` says how many"
+        )
+    named = decoders if isinstance(decoders, Mapping) else {"default": decoders}
+    if not named:
+        raise ValueError("`decoders` must hold at least one, but is empty")
+    return named
+
+
+def check_replicas(name: str, given: Any, *, will_fork: bool = False) -> Sequence[Decoder]:
     """Return the decoders of a model, one for each device.
 
     Raises:
         TypeError: something else is given.
-        ValueError: there are none, or they would not give the same results.
+        ValueError: there are none, they would not give the same results, or copies of this process could not
+            compute with them, as `will_fork` says that they are to.
     """
     decoders = [given] if isinstance(given, Decoder) else given
     if not isinstance(decoders, Sequence) or not all(isinstance(one, Decoder) for one in decoders):
@@ -71,11 +89,12 @@ def check_replicas(name: str, given: Any) -> Sequence[Decoder]:
                     f"the decoders of {name!r} must agree in `{fact}`, but it is {first[fact]!r} for the "
                     f"first and {value!r} for number {i}"
                 )
+    if will_fork:
+        _check_can_fork(name, decoders)
     return decoders
 
 
-def check_can_fork(name: str, decoders: Sequence[Decoder]) -> None:
-    """Raise ValueError if copies of this process could not compute with these decoders."""
+def _check_can_fork(name: str, decoders: Sequence[Decoder]) -> None:
     if not can_fork():
         raise ValueError(
             f"`processes` must be left out here: {ONLY_LINUX_FORKS}; let threads decode"

@@ -6,12 +6,10 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Literal, Unpack
 
-from pybeam.arguments import whole
-from pybeam.contracts import MAX_THREADS
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
@@ -24,10 +22,8 @@ from pybeam.serving.errors import ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.forking import on_fork
 from pybeam.serving.model_queue import Limits, ModelQueue
-from pybeam.serving.options import Options, check_can_fork, check_options, check_replicas
+from pybeam.serving.options import Decoders, Options, check_engines, check_options, check_replicas
 from pybeam.serving.ticket import Ticket
-
-Decoders = Decoder | Sequence[Decoder]
 
 
 class Service:
@@ -62,7 +58,8 @@ class Service:
             one ends, for want of memory for example, its requests get `EngineCrashed`, and another takes its
             place. A processor's own memory is that of its process. Each computes with as many threads as
             ``torch.get_num_threads()`` says when the service is made. It is for CPUs, and for Linux.
-        max_waiting: most requests of a model that may wait for their turn.
+        max_waiting: most requests of a model that may wait for their turn. Those of lower levels give way to
+            one that comes, the last one first, and get `QueueFull`.
         max_waiting_work: most work of a model that may wait: the sum of `Cost.work`. A request that waits
             alone may have more. None: no limit.
         ageing: seconds in which a request that waits rises by one level.
@@ -94,22 +91,14 @@ class Service:
         listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        whole("engines", engines, 1, MAX_THREADS)
-        if not isinstance(processes, bool):
-            raise TypeError(
-                f"`processes` must be True or False, but is {processes!r}; `engines` says how many"
-            )
-        if not isinstance(decoders, Mapping):
-            decoders = {"default": decoders}
-        if not decoders:
-            raise ValueError("`decoders` must hold at least one, but is empty")
+        named = check_engines(decoders, engines, processes)
         widths = tuple((width_by_load or {}).items())
         self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths)
         self._listener, self._clock = listener, clock
         self._timer = DeadlineTimer(self._look, clock)
         self._num_engines, self._in_processes = engines, processes
         self._groups = EngineGroups(max_step_seconds)
-        self._groups.put({name: self._group(name, one) for name, one in decoders.items()})
+        self._groups.put({name: self._group(name, one) for name, one in named.items()})
         self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
         on_fork(self)
 
@@ -119,10 +108,8 @@ class Service:
         return f"Service({self._state}, {{{', '.join(groups)}}})"
 
     def _group(self, name: str, decoders: Decoders) -> EngineGroup:
-        replicas = check_replicas(name, decoders)
+        replicas = check_replicas(name, decoders, will_fork=self._in_processes)
         queue = ModelQueue(name, self._limits, self._clock, self._listener, self._timer.wake_by)
-        if self._in_processes:
-            check_can_fork(name, replicas)
         return EngineGroup(
             queue,
             replicas,
@@ -247,6 +234,16 @@ class Service:
             TypeError, ValueError: an option is wrong.
         """
         return self._submit(request, options).future
+
+    @property
+    def has_room(self) -> bool:
+        """Whether every model takes a small request now, whatever its priority."""
+        return all(group.queue.has_room for group in self._groups.values())
+
+    def check_room(self, **options: Unpack[Options]) -> None:
+        """Raise what `submit`, or its future at once, would raise for a request of one token."""
+        self._check_runs()
+        self._groups.of(options.get("model")).queue.check_room(options)
 
     async def decode(self, request: Any, **options: Unpack[Options]) -> ServedResult:
         """Decode a request, and wait for its result. Cancelling the task cancels the request.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from operator import attrgetter
 
 from pybeam.serving.ticket import Ticket
 
@@ -84,6 +85,14 @@ class WaitingLine:
         # what a client had asked for before this counts no more
         self._asked = {c: tag for c, tag in self._asked.items() if tag > self._begun}
 
+    def below(self, priority: int, now: float) -> list[Ticket]:
+        """Return the requests of a lower level than one that comes now: the lowest first, then the last."""
+        if all(one >= priority for one, _ in self._lines) and not self._deferred:
+            return []
+        lower = [one for one in self._tickets.values() if self._level(one, now) < priority]
+        lower.sort(key=attrgetter("index"), reverse=True)
+        return sorted(lower, key=lambda one: self._level(one, now))
+
     def clear(self) -> list[Ticket]:
         """Remove and return all requests."""
         return [ticket for index in list(self._tickets) if (ticket := self.remove(index))]
@@ -94,6 +103,8 @@ class WaitingLine:
         if not self._lines[key]:
             del self._lines[key]
 
+    def _level(self, ticket: Ticket, now: float) -> float:
+        return ticket.priority + (now - ticket.submitted) // self._ageing
+
     def _rank(self, ticket: Ticket, now: float) -> tuple[float, float, int]:
-        level = ticket.priority + (now - ticket.submitted) // self._ageing
-        return -level, ticket.tag, ticket.index
+        return -self._level(ticket, now), ticket.tag, ticket.index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 
 import pytest
 
@@ -50,6 +51,44 @@ def test_a_limit_in_work():
     narrow = service.submit(pybeam.Request([1, 1], width=2, n_best=2, source_id=3))
     model.open()
     answers([first, *two, narrow])
+    service.close()
+
+
+def test_those_of_a_lower_level_give_way():
+    """The lowest of them first, and then the last. Nobody gives way to an equal."""
+    clock = Clock()
+    model, service, first = busy(max_waiting=3, clock=clock)
+    older = service.submit(REQUESTS[1], priority=-1)
+    clock.now += 10.0  # it rises a level
+    low = [service.submit(REQUESTS[2], priority=priority) for priority in (-2, -1)]
+    assert not service.has_room
+    for refuse in (service.check_room, partial(service.submit, REQUESTS[0])):
+        with pytest.raises(QueueFull):
+            refuse(priority=-2)
+    service.check_room(priority=0)
+    kept = []
+    for gives_way in low:
+        assert not gives_way.done()
+        kept.append(service.submit(REQUESTS[0]))
+        assert isinstance(gives_way.exception(0), QueueFull)
+    with pytest.raises(QueueFull):
+        service.submit(REQUESTS[0])
+    model.open()
+    answers([first, older, *kept])
+    service.close()
+
+
+def test_work_gives_way_to_what_is_more_important():
+    """No more of it than must, and none if that is not enough."""
+    model, service, first = busy(max_waiting_work=20)
+    low, equal = (service.submit(pybeam.Request([1, 1]), priority=p) for p in (-1, 0))
+    with pytest.raises(QueueFull, match="`max_waiting_work` is 20, and 16"):
+        service.submit(pybeam.Request([1] * 4))
+    assert not low.done()
+    third = service.submit(pybeam.Request([1] * 3))
+    assert isinstance(low.exception(0), QueueFull)
+    model.open()
+    answers([first, equal, third])
     service.close()
 
 
