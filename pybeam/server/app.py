@@ -15,6 +15,7 @@ from pybeam.server import errors
 from pybeam.server.audit import AuditLog
 from pybeam.server.auth import Admission, Keys
 from pybeam.server.calls import Calls
+from pybeam.server.door import Door
 from pybeam.server.endpoints import (
     administration,
     audio,
@@ -126,9 +127,10 @@ def build_app(
     given = ServedModels(models)
     manager = ModelManager(service, given, loader, settings)
     grammars = Grammars(settings.forwarded_allow_ips)
-    app.state.calls = Calls(
+    calls = Calls(
         service, given, settings, keys, metrics, places, manager, sounds, grammars=grammars
     )
+    app.state.calls = calls
     app.state.gate = Gate()
     metrics.watch(service, manager)
     app.state.whole = Alone(service, metrics)
@@ -137,6 +139,7 @@ def build_app(
     errors.install(app)
     # the last one added stands outside
     app.add_middleware(Direct, routes=list(app.router.routes))
+    app.add_middleware(Door, calls=calls, routes=list(app.router.routes))
     app.add_middleware(Admission, keys=keys)
     if settings.cors_origins:
         app.add_middleware(

@@ -34,7 +34,15 @@ from pybeam.server.phrases import phrases_of
 from pybeam.server.recordings import RequestSound
 from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Events, Write, streamed, unless_gone
-from pybeam.serving import DeadlineExceeded, ServedResult, ServedStream, Service
+from pybeam.serving import (
+    DeadlineExceeded,
+    EngineStalled,
+    QueueFull,
+    ServedResult,
+    ServedStream,
+    Service,
+    ServiceClosed,
+)
 from pybeam.serving.bell import awaited
 from pybeam.serving.options import Options
 from pybeam.serving.sound_process import SoundProcesses
@@ -149,6 +157,24 @@ class Calls:
         seconds, spent = options["timeout"], time.monotonic() - options["since"]
         found = self.grammars.constraints(http, model, wish, seconds, spent)
         return await unless_gone(http, found)
+
+    def refusal(
+        self, http: HTTPRequest, model: ServedModel, body: schemas.Serving
+    ) -> APIError | None:
+        """Return the answer to a request that the service would refuse at once, however small it is.
+
+        Raises:
+            APIError: the body asks for more than the server allows.
+        """
+        options = self._serving(http, model, body)
+        try:
+            self.service.check_room(**options)
+        except (QueueFull, DeadlineExceeded, EngineStalled) as error:
+            return from_service(error)
+        except ServiceClosed:
+            # another may have taken its name
+            return None
+        return None
 
     async def decode(
         self,

@@ -129,7 +129,7 @@ async def _body(kind: type[Read], http: Request) -> Read:
     content: Any = await _content(http)
     if not content:
         raise wrong_body([{"type": "missing", "loc": (), "msg": "Field required"}])
-    if _is_json(http.headers.get("content-type", "")):
+    if is_json(http.headers.get("content-type", "")):
         try:
             content = json.loads(content)
         except (ValueError, RecursionError):
@@ -153,7 +153,8 @@ async def _content(http: Request) -> bytes:
     return content
 
 
-def _is_json(content_type: str) -> bool:
+def is_json(content_type: str) -> bool:
+    """Whether the header `Content-Type` says that a body is JSON."""
     kind, _, subtype = content_type.partition(";")[0].strip().lower().partition("/")
     return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
 
