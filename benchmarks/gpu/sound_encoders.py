@@ -2,12 +2,14 @@
 
     python -m benchmarks.gpu.sound_encoders [--seconds 60] [--dry-run]
 
-Networks have random weights and the shapes of published ones; windows are noise of 30 seconds. A call encodes
-one window or eight, and keeps what a decoder needs. Systems take turns; times are medians: `us` until the
-device is done, `host_us` until the host may go on. Graphs encode two windows at once as users have them, and
-all of them with "at once". `error` is the largest difference of keys and values from those of operators, as a
-share of the largest of these. Then comes what numbers cost on their way: `packed`, and the same copied to new
-pinned memory. All goes to sound-encoders.json, in $OUT if that is set, else in benchmarks/results/<gpu>/.
+Networks have random weights and the shapes of published ones: Whisper's, and FireRedASR-AED-L's with two
+layers in its decoder. They hear noise, windows of 30 seconds or recordings of 10. A call encodes one or
+eight of them, and keeps what a decoder needs. Systems take turns, and times are medians: `us` until the
+device is done, `host_us` until the host may go on. Graphs have up to 4,096 positions, two windows, and with
+"at once" all of them. `error` is the largest difference of keys and values from those of operators, as a
+share of the largest of these. Then comes what numbers cost on their way: `packed`, and the same copied to
+new pinned memory. All goes to sound-encoders.json, in $OUT if that is set, else in
+benchmarks/results/<gpu>/.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import save_file
 from tabulate import tabulate
 from torch import Tensor
 
@@ -31,13 +34,20 @@ from benchmarks.journal import environment, results_folder
 from pybeam import backends
 from pybeam.backends.pinned import Floats, packed
 from pybeam.engine.workspace import Workspace
+from pybeam.export import fireredasr
 from pybeam.models.base import Model
 from pybeam.models.transformer import captured
 
 # hidden size, layers, heads; inner layers are four times as wide
-SHAPES = {"tiny": (384, 4, 6), "base": (512, 6, 8), "small": (768, 12, 12)}
-DRY = {"dry": (64, 1, 1)}
-NUM_FRAMES, NUM_FEATURES = 3000, 80
+SHAPES = {
+    "whisper tiny": (384, 4, 6),
+    "whisper base": (512, 6, 8),
+    "whisper small": (768, 12, 12),
+    "fireredasr": (1280, 16, 20),
+}
+DRY = {"whisper": (64, 1, 1), "fireredasr": (64, 1, 2)}
+NUM_FEATURES, VOCAB_SIZE = 80, 1000
+NUM_FRAMES = {"whisper": 3000, "fireredasr": 1000}
 # positions at once
 AS_USERS, AT_ONCE = captured.MOST_POSITIONS, 1 << 14
 SYSTEMS = {"operators": (False, AS_USERS), "graphs": (True, AS_USERS), "at once": (True, AT_ONCE)}
@@ -69,13 +79,17 @@ class Encoder:
         return torch.stack([layer[cell] for layer in self.session._cross.both]).float()
 
 
-def network(folder: Path, shape: tuple[int, int, int], device: torch.device) -> Model:
-    """Load a Whisper with random weights."""
-    size, layers, heads = shape
+def network(folder: Path, kind: str, shape: tuple[int, int, int], device: torch.device) -> Model:
+    """Load a network with random weights."""
     torch.manual_seed(0)
+    (save_whisper if kind == "whisper" else save_fireredasr)(folder, *shape)
+    return pybeam.load_model(folder, device=device, dtype="bfloat16")
+
+
+def save_whisper(folder: Path, size: int, layers: int, heads: int) -> None:
     of_stack = dict(layers=layers, attention_heads=heads, ffn_dim=4 * size)
     config = transformers.WhisperConfig(
-        vocab_size=1000,
+        vocab_size=VOCAB_SIZE,
         d_model=size,
         num_mel_bins=NUM_FEATURES,
         **{
@@ -84,7 +98,26 @@ def network(folder: Path, shape: tuple[int, int, int], device: torch.device) -> 
         **{f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "decoder_start")},
     )
     transformers.WhisperForConditionalGeneration(config).save_pretrained(folder)
-    return pybeam.load_model(folder, device=device, dtype="bfloat16")
+
+
+def save_fireredasr(folder: Path, size: int, layers: int, heads: int) -> None:
+    sizes = dict(
+        idim=NUM_FEATURES,
+        odim=VOCAB_SIZE,
+        d_model=size,
+        n_head=heads,
+        n_layers_enc=layers,
+        n_layers_dec=2,
+        kernel_size=33,
+        pe_maxlen=5000,
+        sos_id=3,
+        eos_id=4,
+        pad_id=2,
+    )
+    (folder / "config.json").write_text(json.dumps(fireredasr._config(sizes)))
+    stored = fireredasr._layout(sizes, has_ctc=False).values()
+    weights = {one.name: torch.randn(one.kept).mul_(0.02).bfloat16() for one in stored}
+    save_file(weights, folder / "model.safetensors")
 
 
 def in_turns(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple]:
@@ -117,7 +150,8 @@ def wait() -> None:
 def encoded(name: str, model: Model, num: int, seconds: float) -> Iterator[dict]:
     """Rows of one network and so many windows."""
     generator = torch.Generator().manual_seed(num)
-    windows = [torch.randn(NUM_FRAMES, NUM_FEATURES, generator=generator) for _ in range(num)]
+    shape = NUM_FRAMES[name.split()[0]], NUM_FEATURES
+    windows = [torch.randn(shape, generator=generator) for _ in range(num)]
     encoders = {system: Encoder(model, num, *facts) for system, facts in SYSTEMS.items()}
     calls = {
         system: lambda encoder=encoder: encoder(windows) for system, encoder in encoders.items()
@@ -133,7 +167,7 @@ def encoded(name: str, model: Model, num: int, seconds: float) -> Iterator[dict]
 
 def copied(device: torch.device, seconds: float) -> Iterator[dict]:
     """Rows of numbers on their way up: a window, and what a refill of text has."""
-    window = torch.randn(NUM_FRAMES, NUM_FEATURES).numpy()
+    window = torch.randn(NUM_FRAMES["whisper"], NUM_FEATURES).numpy()
     given = {
         "window": [Floats(window.shape, [window])],
         "few numbers": [np.arange(64), np.arange(512).reshape(4, 128), np.arange(4)],
@@ -162,7 +196,7 @@ def measured(is_dry: bool, seconds: float) -> Iterator[dict]:
     each = seconds / (len(shapes) * len(nums) + 1)
     for name, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
-            model = network(Path(folder), shape, device)
+            model = network(Path(folder), name.split()[0], shape, device)
         for num in nums:
             yield from encoded(name, model, num, each)
     yield from copied(device, each / 2)

@@ -120,8 +120,14 @@ def test_nobody_waits_between_steps(name, directory, monkeypatch):
                 torch.tensor([1], device="cuda")
 
 
-def test_what_is_captured_gets_its_numbers_on_the_device(directory, monkeypatch):
-    requests = [pybeam.Request(own, max_length=3) for own in REQUESTS[:3]]
+@pytest.mark.parametrize(
+    "kind", ["m2m_100", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SPEECH)]
+)
+def test_what_is_captured_gets_its_numbers_on_the_device(kind, tmp_path, monkeypatch):
+    directory, sources = saved(kind, tmp_path), REQUESTS[:3]
+    if kind in SPEECH:
+        sources = random_features(3, num_features=SPEECH[kind])
+    requests = [pybeam.Request(own, max_length=3) for own in sources]
 
     def call(model):
         decoder = pybeam.Decoder(model, SEARCHES["fixed"], pybeam.Fifo(3), graphs=False)
@@ -135,6 +141,7 @@ def test_what_is_captured_gets_its_numbers_on_the_device(directory, monkeypatch)
             for _ in range(2):
                 decoder.decode(requests)
             assert len(workspace.graphs) > 4
+            assert "encode" in {key[0] for key in workspace.graphs._graphs}
         return decoder.decode(requests)
 
     same(monkeypatch, lambda device: pybeam.load_model(directory, device=device), call)

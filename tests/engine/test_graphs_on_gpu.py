@@ -11,10 +11,12 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.export import convert_fireredasr
 from pybeam.models import load_model
 from pybeam.models.transformer.sources import SharedFeatures
 from support.device_loop import REQUESTS, assert_alike
 from support.example_model import LINES, assert_agree
+from support.fireredasr_files import save_published
 from support.laws import ALGORITHMS
 from support.on_a_gpu import as_in_production
 from support.paths import MODEL
@@ -74,12 +76,16 @@ def test_long_outputs_outgrow_graphs(on_gpu, schedule):
     assert num_graphs(decoder) > 0
 
 
-@pytest.mark.parametrize("kind", ["Whisper", "Speech2Text"])
+@pytest.mark.parametrize("kind", ["Whisper", "Speech2Text", "FireRedASR"])
 def test_sound_is_encoded_as_without_graphs(on_gpu, tmp_path, kind):
     """Few recordings and many, of many lengths, some of which requests share."""
-    save_tiny_speech_model(tmp_path / kind, kind=kind)
+    if kind == "FireRedASR":
+        save_published(tmp_path / "published", seed=14, eos_nats=3.0)
+        convert_fireredasr(tmp_path / "published", tmp_path / kind)
+    else:
+        save_tiny_speech_model(tmp_path / kind, kind=kind)
     model = load_model(tmp_path / kind, device=on_gpu.device)
-    sources = random_features(20)
+    sources = random_features(20, num_features=model.config.sound.num_features)
     plain = pybeam.Decoder(model, ALGORITHMS["fixed"], pybeam.Fifo(5), graphs=False).decode(sources)
     decoder = pybeam.Decoder(model, ALGORITHMS["fixed"], pybeam.Fifo(5), graphs=True)
     for _ in range(3):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pybeam.models.conformer.parts import Kernels
+from pybeam.models.conformer.places import Places
 from pybeam.models.linear import Linear
 from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.norms import Norm
@@ -36,7 +37,9 @@ class RelativeAttention(Part):
     position_bias: Tensor  # v [H, D]
     kernels: Kernels
 
-    def __call__(self, x: Tensor, sinusoids: Tensor, lengths: Sequence[int]) -> Tensor:
+    def __call__(
+        self, x: Tensor, sinusoids: Tensor, places: Places, lengths: Sequence[int]
+    ) -> Tensor:
         """Add the attention to x [n, d]; `sinusoids` are those of `distances` for the longest source."""
         num_heads, head_size = self.content_bias.shape
         shape = -1, num_heads, head_size
@@ -45,6 +48,9 @@ class RelativeAttention(Part):
         value = self.value(self.value_norm(x)).view(shape)
         position = self.position(sinusoids).view(shape)  # [2 T - 1, H, D]
         by_content, by_position = query + self.content_bias, query + self.position_bias
+        if not self.kernels.is_packed:
+            y = attend_in_tables(by_content, by_position, key, position, value, places)
+            return self.out.add(x, y)
         longest = max(lengths)
         y = torch.empty_like(query)
         first = 0
@@ -77,6 +83,39 @@ class RelativeAttention(Part):
         score += by_distance.as_strided((num, num), (2 * num - 2, 1), num - 1)
         score *= value.shape[1] ** -0.5
         return self.kernels.products(score.softmax(-1), value.t())
+
+
+def attend_in_tables(
+    by_content: Tensor,
+    by_position: Tensor,
+    key: Tensor,
+    position: Tensor,
+    value: Tensor,
+    places: Places,
+) -> Tensor:
+    """Attend with all heads over all sources at once: [n, H D] for queries, keys and values [n, H, D].
+
+    `position` [2 T - 1, H, D] are the keys of the distances T - 1 to 1 - T.
+    """
+    (num_sources, longest), num_heads = places.table.shape, key.shape[1]
+    shape = num_heads * num_sources, longest, -1
+
+    def in_tables(x: Tensor) -> Tensor:
+        return x.index_select(0, places.table.view(-1)).transpose(0, 1)  # [H, A T, D]
+
+    query, keys, values = (in_tables(x).reshape(shape) for x in (by_content, key, value))
+    score = torch.bmm(query, keys.transpose(1, 2))  # [H A, T, T]
+    by_distance = torch.bmm(in_tables(by_position), position.permute(1, 2, 0))  # [H, A T, 2 T - 1]
+    # row i begins where the distance to key 0 is i, one column earlier than the row above it
+    strides = longest * (2 * longest - 1), 2 * longest - 2, 1
+    score += by_distance.as_strided(score.shape, strides, longest - 1)
+    score *= key.shape[2] ** -0.5
+    is_unseen = torch.arange(longest, device=key.device) >= places.length[:, None]  # [A, T]
+    score.view(num_heads, num_sources, longest, longest).masked_fill_(
+        is_unseen[:, None], -torch.inf
+    )
+    y = torch.bmm(score.softmax(-1), values).view(num_heads, -1, key.shape[2])
+    return y.transpose(0, 1).flatten(1).index_select(0, places.cell)
 
 
 def distances(table: Tensor, longest: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,14 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.inference import inferring
-from pybeam.backends.transfer import to_device
+from pybeam.backends.pinned import Floats
+from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.models.conformer.attention import RelativeAttention, distances
+from pybeam.models.conformer.config import ConformerConfig
 from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, PlaneSubsampler
+from pybeam.models.conformer.places import Places, Sizes, num_frames_of, places_of, together
 from pybeam.models.linear import Linear
+from pybeam.models.transformer.captured import rounded
 from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.norms import Norm
@@ -32,9 +36,11 @@ class ConformerLayer(Part):
     after: FeedForward
     norm: Norm
 
-    def __call__(self, x: Tensor, sinusoids: Tensor, lengths: Sequence[int]) -> Tensor:
-        x = self.attention(self.before(x), sinusoids, lengths)
-        return self.norm(self.after(self.convolution(x, lengths)))
+    def __call__(
+        self, x: Tensor, sinusoids: Tensor, places: Places, lengths: Sequence[int]
+    ) -> Tensor:
+        x = self.attention(self.before(x), sinusoids, places, lengths)
+        return self.norm(self.after(self.convolution(x, places, lengths)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +59,20 @@ class Conformer:
             layers=tuple(layer.with_backend(backend) for layer in self.layers),
         )
 
-    def __call__(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
-        """Return hidden states [n, d] of features [E, F], one source after another.
+    @property
+    def is_packed(self) -> bool:
+        """Whether each row is computed as it is alone, to the last bit."""
+        return self.layers[0].attention.kernels.is_packed
 
-        `lengths` are the positions that each source has.
+    def __call__(self, features: Tensor, places: Places, lengths: Sequence[int] = ()) -> Tensor:
+        """Return hidden states [n, d] of features [E, F] of all sources, one source after another.
+
+        Packed layers take the positions that each source has, too.
         """
-        if not any(lengths):
-            return self.position_table[:0]
-        heard = zip(sources, lengths, strict=True)
-        x = self.subsampler([source for source, length in heard if length])  # [n, d]
-        sinusoids = distances(self.position_table, max(lengths))
+        x = self.subsampler(features, places)  # [n, d]
+        sinusoids = distances(self.position_table, places.table.shape[1])
         for layer in self.layers:
-            x = layer(x, sinusoids, lengths)
+            x = layer(x, sinusoids, places, lengths)
         return x
 
 
@@ -74,8 +82,8 @@ class ConformerTransformer(SpeechSources, Transformer):
     A source is a float tensor of features [E, F], one line per frame, as `pybeam.speech` makes them. ``|x|``,
     by which lengths are limited and rewarded, is the number of the encoder's positions, about E / 4.
 
-    Every recording gets what it gets alone: nothing is padded. The `encoder` of this transformer has no
-    layers, because the conformer takes its place.
+    Every recording gets what it gets alone. On a GPU tables for attention are padded, and what is padding is
+    masked. The `encoder` of this transformer has no layers, because the conformer takes its place.
     """
 
     def __init__(self, weights: Weights, conformer: Conformer, ctc: Linear | None = None) -> None:
@@ -85,8 +93,45 @@ class ConformerTransformer(SpeechSources, Transformer):
     def encoder_inputs(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """Return the encoder's states [n, d] of checked sources, one after another."""
         lengths = [self.source_length(source) for source in sources]
+        if self.conformer.is_packed:
+            return self._states(sources, lengths)
+        parts = together(lengths, self.config.num_encoder_heads)
+        return torch.cat([self._states(sources[part], lengths[part]) for part in parts])
+
+    def _states(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+        if not any(lengths):
+            return self.conformer.position_table[:0]
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
-        return self.conformer(features.split([len(source) for source in sources]), lengths)
+        numbers = places_of(self._shapes, [len(source) for source in sources])
+        places = Places(*all_to_device(numbers, self.device))
+        return self.conformer(features, places, lengths)
+
+    @property
+    def _shapes(self) -> ConformerConfig:
+        assert isinstance(self.config.front, ConformerConfig)
+        return self.config.front
+
+    def encoder_numbers(
+        self, sources: Sequence[Any], num_sources: int, num_positions: int
+    ) -> tuple[list[Any], Callable[..., Tensor]] | None:
+        """Return the numbers of sources, and what makes states of them; None: they are too many.
+
+        See `SpeechTransformer.encoder_numbers`.
+        """
+        most = len(self.conformer.position_table)
+        longest = min(most, rounded(max(map(self.source_length, sources))))
+        sizes = Sizes(num_sources, num_positions, longest)
+        if self.conformer.is_packed or not sizes.fits(self.config.num_encoder_heads):
+            return None
+        features = [SharedFeatures.of(source).features.numpy() for source in sources]
+        places = places_of(self._shapes, [len(own) for own in features], sizes)
+
+        def states(position: Tensor, features: Tensor, *places: Tensor) -> Tensor:
+            x = features.view(torch.float32).to(self.dtype)
+            return self.conformer(x, Places(*places))
+
+        shape = num_frames_of(sizes), self._shapes.num_features
+        return [Floats(shape, features), *places], states
 
     @inferring
     def ctc_log_probs(self, source: Any) -> Tensor:

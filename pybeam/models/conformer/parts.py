@@ -1,7 +1,7 @@
 """The parts of a Conformer layer, and the convolutions before the first one.
 
-Every part computes the rows of many recordings at once, [n, d], one recording after another and without
-padding. A recording gets what it gets alone.
+Every part computes the rows of many recordings at once, [n, d], one recording after another. A recording gets
+what it gets alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from pybeam import backends
 from pybeam.backends import Backend
 from pybeam.models.conformer.config import KERNEL, STRIDE
+from pybeam.models.conformer.places import Places
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.transformer.layers import Part
 from pybeam.models.transformer.norms import Norm
@@ -36,6 +37,11 @@ class Kernels:
         kernels = copy.copy(self)
         kernels._backend = backend if self._backend is not None else None
         return kernels
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether every row is summed in an order of its own."""
+        return self._backend is not None
 
     def products(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute x y^T [n, m] for x [n, D] and y [m, D]."""
@@ -63,22 +69,17 @@ class PlaneSubsampler(Part):
     out: Linear  # [d, C * bands]
     right_padding: int
 
-    def __call__(self, sources: Sequence[Tensor]) -> Tensor:
-        """Return hidden states [n, d] of features [E, F], one source after another.
-
-        Each source must be long enough for one position.
-        """
-        return self.out(torch.cat([self._planes(source) for source in sources]))
-
-    def _planes(self, features: Tensor) -> Tensor:
-        """Return what one source's projection reads, [n, C * bands]."""
-        x = F.pad(features, (0, 0, 0, self.right_padding))[:, :, None]  # [E, F, 1]
-        for layer in (self.first, self.second):
-            windows = x.unfold(0, KERNEL, STRIDE).unfold(1, KERNEL, STRIDE)  # [E, F, C, 3, 3]
-            num_frames, num_bands = windows.shape[:2]
-            x = layer(windows.reshape(num_frames * num_bands, -1))
+    def __call__(self, features: Tensor, places: Places) -> Tensor:
+        """Return hidden states [n, d] of features [E, F] of all sources, one source after another."""
+        x = features[:, :, None]  # [E, F, 1]
+        for layer, seen in ((self.first, places.first), (self.second, places.second)):
+            # the last row is what lies beyond the ends
+            rows = F.pad(x, (0, 0, 0, 0, 0, 1)).index_select(0, seen.view(-1))
+            windows = rows.view(-1, KERNEL, *x.shape[1:]).unfold(2, KERNEL, STRIDE)
+            num_frames, _, num_bands = windows.shape[:3]  # of [E, 3, F, C, 3]
+            x = layer(windows.permute(0, 2, 3, 1, 4).reshape(num_frames * num_bands, -1))
             x = x.view(num_frames, num_bands, -1)  # [E, F, C]
-        return x.transpose(1, 2).flatten(1)
+        return self.out(x.transpose(1, 2).flatten(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,22 @@ class ConvolutionModule(Part):
     out: Linear  # [d, 2 d]
     kernels: Kernels
 
-    def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
+    def __call__(self, x: Tensor, places: Places, lengths: Sequence[int]) -> Tensor:
         y = self.gate.gated(self.norm(x))  # [n, 2 d]
-        y = self.inner_norm(depthwise(y, self.depthwise, lengths))
+        if self.kernels.is_packed:
+            y = depthwise(y, self.depthwise, lengths)
+        else:
+            y = torchs_depthwise(y, self.depthwise, places)
+        y = self.inner_norm(y)
         return self.out.add(x, self.kernels.swish(y))
+
+
+def torchs_depthwise(x: Tensor, weight: Tensor, places: Places) -> Tensor:
+    """Compute what `depthwise` does in one call of torch, whose sums have an order of its own."""
+    line = F.pad(x, (0, 0, 0, 1)).index_select(0, places.line)  # zeros, and rows of x
+    kernel = weight.t()[:, None]  # [C, 1, k]
+    y = F.conv1d(line.t()[None], kernel, groups=x.shape[1])
+    return y[0].t().index_select(0, places.place)
 
 
 def depthwise(x: Tensor, weight: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -46,18 +46,22 @@ def encode(
     new = _without_states(sources)
     own, own_slots = [sources[i] for i in new], [slots[i] for i in new]
     lengths = np.array([model.source_length(source) for source in own], dtype=np.int64)
-    numbers_of = getattr(model, "encoder_numbers", None) if model.takes_features else _ids
-    if numbers_of is None or not 0 < lengths.sum() <= MOST_POSITIONS:
+    if not 0 < lengths.sum() <= MOST_POSITIONS:
         return sources, slots
+    num_sources, num_positions = _sizes(len(own), int(lengths.sum()))
+    made = (model.encoder_numbers if model.takes_features else _ids)(
+        own, num_sources, num_positions
+    )
+    if made is None:
+        return sources, slots
+    contents, inputs_of = made
     table.take(own_slots, lengths.tolist())
     cells, kept = table.lines(own_slots, lengths.tolist())
-    num_sources, num_positions = _sizes(len(own), len(kept))
     # those of a long source alone are longer
     width = min(table.cell.shape[1], max(LEAST_WIDTH, 1 << (cells.shape[1] - 1).bit_length()))
     length = padded(lengths, num_sources)
     offset = np.concatenate(([0], length.cumsum()))
     position = np.arange(len(kept)) - offset[: len(own)].repeat(lengths)
-    contents, inputs_of = numbers_of(own, num_positions)
     given = (
         padded(position, num_positions),
         # those of no source are kept nowhere
@@ -99,7 +103,9 @@ def _without_states(sources: Sequence[Any]) -> list[int]:
     return new
 
 
-def _ids(sources: Sequence[Tensor], num_positions: int) -> tuple[list[np.ndarray], InputsOf]:
+def _ids(
+    sources: Sequence[Tensor], num_sources: int, num_positions: int
+) -> tuple[list[np.ndarray], InputsOf]:
     """Return the ids of texts, and what makes inputs of them."""
     ids = padded(torch.cat(list(sources)).numpy(), num_positions)
     return [ids], lambda position, token: (token, position)
@@ -137,6 +143,11 @@ def _padded_block(*numbers: np.ndarray) -> Sequence[np.ndarray]:
 
 
 def _sizes(num_sources: int, num_positions: int) -> tuple[int, int]:
-    """Return how many sources and positions are encoded in their place: powers of two, and halves between."""
+    """Return how many sources and positions are encoded in their place."""
+    return 1 << (num_sources - 1).bit_length(), rounded(num_positions)
+
+
+def rounded(num_positions: int) -> int:
+    """Return how many positions are computed in place of so many: powers of two, and halves between."""
     step = max(LEAST_POSITIONS, 1 << max(0, (num_positions - 1).bit_length() - 2))
-    return 1 << (num_sources - 1).bit_length(), -(-num_positions // step) * step
+    return -(-num_positions // step) * step

@@ -195,7 +195,7 @@ class SpeechTransformer(SpeechSources, Transformer):
         return self.encoder.place(self.front(features, [len(one) for one in sources]), position)
 
     def encoder_numbers(
-        self, sources: Sequence[Any], num_positions: int
+        self, sources: Sequence[Any], num_sources: int, num_positions: int
     ) -> tuple[list[Any], Callable[..., Tensor]]:
         """Return the numbers of sources for so many positions, and what makes `encoder_inputs` of them."""
         features = [SharedFeatures.of(source).features.numpy() for source in sources]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,8 @@ from pybeam import backends
 from pybeam.backends import defaults, poison
 from pybeam.engine.cuda_graphs import StepGraphs, capture_between_steps
 from pybeam.engine.workspace import Workspace
-from pybeam.models import load_model
+from pybeam.export import convert_fireredasr
+from pybeam.models import load_model, weights
 from pybeam.models.prompts import PromptPool
 from pybeam.models.transformer import captured
 from pybeam.models.transformer import model as transformer
@@ -20,8 +22,9 @@ from pybeam.models.transformer.captured import _sizes
 from pybeam.models.transformer.sources import SharedFeatures
 from support.causal_models import save_tiny_causal
 from support.device_loop import assert_alike, run, torch_beams
+from support.fireredasr_files import save_published
 from support.graph_memory import Recomputed, Replays
-from support.speech_models import NUM_FEATURES, save_tiny_speech_model
+from support.speech_models import save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 
 
@@ -59,20 +62,22 @@ def test_sources_are_encoded_as_without_graphs(kind, tmp_path):
 
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("graph_memory", ["2.12"], indirect=True)
-@pytest.mark.parametrize("kind", ["Whisper", "Speech2Text"])
+@pytest.mark.parametrize("kind", ["Whisper", "Speech2Text", "FireRedASR"])
 def test_sound_is_encoded_as_without_graphs(kind, tmp_path, graph_memory, monkeypatch):
     """In batches of other sizes, windows that requests share among them, and one that is too long."""
     monkeypatch.setattr(captured, "MOST_POSITIONS", 40)
     monkeypatch.setattr(transformer, "CPU_ENCODER_TOKENS", 40)
-    save_tiny_speech_model(tmp_path, kind=kind, max_source_positions=80)
-    model = load_model(tmp_path, device="cpu")
+    model = heard(kind, tmp_path, monkeypatch)
     backend = SimpleNamespace(**{**vars(torch_beams()), "layer_program": defaults.no_program})
     algorithm = pybeam.greedy(max_length=3)
     # one frame, none, exactly a bucket, odd numbers, and more positions than are captured
-    per_position = model.config.front.num_frames(1)
-    lengths = [1, 0, 16 * per_position, 37, 7, 41 * per_position, 2, 9]
+    front = model.config.sound
+    sixteen, many = (bisect_left(range(400), n, key=front.num_positions) for n in (16, 41))
     generator = torch.Generator().manual_seed(3)
-    features = [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
+    features = [
+        torch.randn(length, front.num_features, generator=generator)
+        for length in (1, 0, sixteen, 37, 7, many, 2, 9)
+    ]
     requests = [features[i % 8] for i in range(15)]
     expected, _ = run(Workspace(model, algorithm, backend), pybeam.Fifo(3), requests)
     workspace = Workspace(model, algorithm, backend)
@@ -96,6 +101,17 @@ def test_sound_is_encoded_as_without_graphs(kind, tmp_path, graph_memory, monkey
         assert_alike(results, expected)
         assert_shared(model, shared[2:7:4])
     assert sum(key[0] == "encode" for key in workspace.graphs._graphs) > 1
+
+
+def heard(kind, folder, monkeypatch):
+    """Load a tiny model that hears, with layers of torch, as on a GPU."""
+    monkeypatch.setattr(weights, "can_pack", lambda *_: False)
+    if kind == "FireRedASR":
+        save_published(folder / "published", seed=14, eos_nats=3.0)
+        convert_fireredasr(folder / "published", folder / "model")
+        return load_model(folder / "model", device="cpu")
+    save_tiny_speech_model(folder, kind=kind, max_source_positions=80)
+    return load_model(folder, device="cpu")
 
 
 def assert_shared(model, shared) -> None:
