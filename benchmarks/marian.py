@@ -220,7 +220,11 @@ class Ours:
         )
         decoder = pybeam.Decoder(network.model(dtype), search, schedule)
         self.data = network.data
-        self._translate = partial(translation.served if has_engines else _decoded, decoder)
+        self._translate = (
+            translation.Serving(decoder, self.data.sources)
+            if has_engines
+            else partial(_decoded, decoder)
+        )
         self._translate(_warm_up(self.data))
 
     def __call__(self) -> list[list[int]]:
