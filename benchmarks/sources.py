@@ -43,6 +43,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "ray-overhead": (*SEARCH, "pybeam/ray", "pybeam/corpus"),
     "service": (*SEARCH, "pybeam/server", "pybeam/serving"),
     "shortlist": (*SEARCH, "pybeam/shortlist"),
+    "sound-encoders": (*SEARCH, "triton_kernels"),
     "speech": (*SEARCH, "pybeam/speech"),
     "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
     "terminology": (*SEARCH, "pybeam/automata"),

@@ -64,7 +64,7 @@ class Decoder(InProcess):
         graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model and all
             processors allow it.
         reports_every: steps on a GPU between two reports to the host. More steps cost the host less, and
-            results wait for longer. None: as many as suit the model while 32 sources or more are decoded.
+            results wait for longer. None: as many as suit the model and the number of sources.
         memory_limit: bytes that keys and values may take. Sources wait until there is room for all they may
             need. A source that can never fit fails alone. None: no limit on a CPU, 90 % of the free memory
             on a GPU.

@@ -19,7 +19,13 @@ from tests.support.aot import Launch, distinct, recording
 
 # sizes of what is measured; layers that are alike launch the same kernels
 NETWORKS = {
-    "example": dict(d_model=256, decoder_ffn_dim=1024, vocab_size=8000),
+    "example": dict(
+        d_model=256,
+        decoder_ffn_dim=1024,
+        vocab_size=8000,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+    ),
     "widened": dict(
         d_model=1024,
         decoder_ffn_dim=4096,

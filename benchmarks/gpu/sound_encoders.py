@@ -4,9 +4,9 @@
 
 Networks have random weights and the shapes of published ones: Whisper's, and FireRedASR-AED-L's with two
 layers in its decoder. They hear noise, windows of 30 seconds or recordings of 10. A call encodes one or
-eight of them, and keeps what a decoder needs. Systems take turns, and times are medians: `us` until the
-device is done, `host_us` until the host may go on. Graphs have up to 4,096 positions, two windows, and with
-"at once" all of them. `error` is the largest difference of keys and values from those of operators, as a
+eight of them, and keeps what a decoder needs. Systems take turns, and times are medians: `µs` until the
+device is done, `of the host` until the host may go on. Graphs have up to 4,096 positions, two windows, and
+with "at once" all of them. `error` is the largest difference of keys and values from those of operators, as a
 share of the largest of these. Then comes what numbers cost on their way: `packed`, and the same copied to
 new pinned memory. All goes to sound-encoders.json, in $OUT if that is set, else in
 benchmarks/results/<gpu>/.
@@ -16,21 +16,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
-from tabulate import tabulate
 from torch import Tensor
 
 import pybeam
-from benchmarks.journal import environment, results_folder
+from benchmarks.journal import Journal, results_folder, table
 from pybeam import backends
 from pybeam.backends.pinned import Floats, packed
 from pybeam.engine.workspace import Workspace
@@ -161,7 +162,7 @@ def encoded(name: str, model: Model, num: int, seconds: float) -> Iterator[dict]
     for system, encoder in encoders.items():
         error = float((encoder.kept() - expected).abs().max() / expected.abs().max())
         us, host = medians[system]
-        row = dict(network=name, windows=num, system=system, us=us, host_us=host)
+        row = {"case": f"{name}, {num}", "system": system, "µs": us, "of the host, µs": host}
         yield {**row, "ratio": round(us / medians["operators"][0], 3), "error": round(error, 5)}
 
 
@@ -185,7 +186,7 @@ def copied(device: torch.device, seconds: float) -> Iterator[dict]:
             "pin_memory": lambda own=arrays: pinned(own),
         }
         for system, (us, host) in in_turns(calls, seconds).items():
-            yield dict(network=name, system=system, us=us, host_us=host)
+            yield {"case": name, "system": system, "µs": us, "of the host, µs": host}
 
 
 @torch.inference_mode()
@@ -209,18 +210,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of calls, all together")
     parser.add_argument("--dry-run", action="store_true", help="a tiny one on the CPU, no file")
     options = parser.parse_args()
-    rows: list[dict] = []
-    try:
+    keeps = not options.dry_run or "OUT" in os.environ
+    with nullcontext() if keeps else tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if scratch else results_folder("cpu" if options.dry_run else "cuda")
+        journal = Journal(folder, "sound-encoders", ("case", "system"))
         for row in measured(options.dry_run, 0.0 if options.dry_run else options.seconds):
-            rows.append(row)
-            print(*row.values(), flush=True)
-    finally:
-        if not options.dry_run:
-            content = {"environment": environment(), "rows": rows}
-            file = results_folder("cuda") / "sound-encoders.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(content, indent=1) + "\n")
-        print(tabulate(rows, headers="keys"), flush=True)
+            journal.add(row)
+        journal.finish()
+        journal.say("\n" + table(journal.own_rows))
 
 
 if __name__ == "__main__":

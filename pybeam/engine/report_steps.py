@@ -7,9 +7,8 @@ from typing import NamedTuple
 from pybeam.arguments import whole
 from pybeam.models.base import Model
 
-# by the parameters of a model at most; measured on an H200
-STEPS_BY_SIZE = (50_000_000, 4), (500_000_000, 2)
-MANY_SOURCES = 32
+# steps, and the fewest sources, by the parameters of a model at most; measured on an H200
+BY_SIZE = (50_000_000, 4, 4), (500_000_000, 2, 16)
 MOST_STEPS = 64
 
 
@@ -31,5 +30,5 @@ def report_steps(steps: int | None, model: Model) -> ReportSteps:
         whole("reports_every", steps, 1, most, remedy="a CPU has no steps without the host")
         return ReportSteps(steps, 0)
     size = model.num_parameters
-    chosen = [] if size is None else [steps for most, steps in STEPS_BY_SIZE if size <= most]
-    return ReportSteps(chosen[0] if chosen else 1, MANY_SOURCES)
+    chosen = [] if size is None else [own for most, *own in BY_SIZE if size <= most]
+    return ReportSteps(*chosen[0]) if chosen else ReportSteps(1, 0)

@@ -10,7 +10,7 @@ import torch
 import pybeam
 from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.engine import Engine
-from pybeam.engine.report_steps import MANY_SOURCES, report_steps
+from pybeam.engine.report_steps import report_steps
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
 from pybeam.kvcache.token_tree import TokenTree
@@ -102,12 +102,15 @@ def test_pages_of_several_steps():
 
 
 @pytest.mark.parametrize(
-    ("size", "steps"),
-    [(None, 1), (7_000_000, 4), (50_000_000, 4), (260_000_000, 2), (7_000_000_000, 1)],
+    ("size", "expected"),
+    [
+        *((None, (1, 0)), (7_000_000, (4, 4)), (50_000_000, (4, 4))),
+        *((260_000_000, (2, 16)), (7_000_000_000, (1, 0))),
+    ],
 )
-def test_what_suits_a_model(size, steps):
+def test_what_suits_a_model(size, expected):
     model = SimpleNamespace(num_parameters=size, device=torch.device("cuda"))
-    assert report_steps(None, model) == (steps, MANY_SOURCES)
+    assert report_steps(None, model) == expected
     assert report_steps(3, model) == (3, 0)
 
 
