@@ -128,13 +128,22 @@ class PeerService:
         tokens = [self._pieces[i] for i in request.source]
         waiting = Waiting(tokens, time.monotonic() + timeout)
         with self._changed:
-            if not self._is_open:
-                raise ServiceClosed("closed")
-            if len(self._line) >= self._max_waiting:
-                raise QueueFull("max_waiting", self._max_waiting, len(self._line), 1.0)
+            self.check_room(timeout=timeout)
             self._line.append(waiting)
             self._changed.notify()
         return waiting.future
+
+    @property
+    def has_room(self) -> bool:
+        return self._is_open and len(self._line) < self._max_waiting
+
+    def check_room(self, *, timeout: float, since: float | None = None, **_: Any) -> None:
+        if not self._is_open:
+            raise ServiceClosed("closed")
+        if len(self._line) >= self._max_waiting:
+            raise QueueFull("max_waiting", self._max_waiting, len(self._line), 1.0)
+        if since is not None and since + timeout <= time.monotonic():
+            raise DeadlineExceeded("its time is over")
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
