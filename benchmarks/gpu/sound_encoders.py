@@ -1,13 +1,13 @@
 """Encoders of sound as CUDA graphs, beside the same encoders as operators.
 
-    python -m benchmarks.gpu.sound_encoders [--seconds 60] [--dry-run]
+    python -m benchmarks.gpu.sound_encoders [--seconds 60] [--only fireredasr copies] [--dry-run]
 
 Networks have random weights and the shapes of published ones: Whisper's, and FireRedASR-AED-L's with two
 layers in its decoder. They hear noise, windows of 30 seconds or recordings of 10. A call encodes one or
 eight of them, and keeps what a decoder needs. Systems take turns, and times are medians: `µs` until the
 device is done, `of the host` until the host may go on. Graphs have up to 4,096 positions, two windows, and
 with "at once" all of them. `error` is the largest difference of keys and values from those of operators, as a
-share of the largest of these. Then comes what numbers cost on their way: `packed`, and the same copied to
+share of the largest of these. "copies" are what numbers cost on their way: `packed`, and the same copied to
 new pinned memory. All goes to sound-encoders.json, in $OUT if that is set, else in
 benchmarks/results/<gpu>/.
 """
@@ -20,8 +20,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ SHAPES = {
     "whisper small": (768, 12, 12),
     "fireredasr": (1280, 16, 20),
 }
+COPIES = "copies"
 DRY = {"whisper": (64, 1, 1), "fireredasr": (64, 1, 2)}
 NUM_FEATURES, VOCAB_SIZE = 80, 1000
 NUM_FRAMES = {"whisper": 3000, "fireredasr": 1000}
@@ -83,7 +85,10 @@ class Encoder:
 def network(folder: Path, kind: str, shape: tuple[int, int, int], device: torch.device) -> Model:
     """Load a network with random weights."""
     torch.manual_seed(0)
-    (save_whisper if kind == "whisper" else save_fireredasr)(folder, *shape)
+    if kind == "whisper":
+        save_whisper(folder, *shape)
+    else:
+        save_fireredasr(folder, *shape, device)
     return pybeam.load_model(folder, device=device, dtype="bfloat16")
 
 
@@ -101,7 +106,7 @@ def save_whisper(folder: Path, size: int, layers: int, heads: int) -> None:
     transformers.WhisperForConditionalGeneration(config).save_pretrained(folder)
 
 
-def save_fireredasr(folder: Path, size: int, layers: int, heads: int) -> None:
+def save_fireredasr(folder: Path, size: int, layers: int, heads: int, device: torch.device) -> None:
     sizes = dict(
         idim=NUM_FEATURES,
         odim=VOCAB_SIZE,
@@ -117,7 +122,9 @@ def save_fireredasr(folder: Path, size: int, layers: int, heads: int) -> None:
     )
     (folder / "config.json").write_text(json.dumps(fireredasr._config(sizes)))
     stored = fireredasr._layout(sizes, has_ctc=False).values()
-    weights = {one.name: torch.randn(one.kept).mul_(0.02).bfloat16() for one in stored}
+    # 1.5 GB, which a CPU draws in ten seconds
+    new = partial(torch.randn, dtype=torch.bfloat16, device=device)
+    weights = {one.name: new(one.kept).mul_(0.02) for one in stored}
     save_file(weights, folder / "model.safetensors")
 
 
@@ -190,17 +197,19 @@ def copied(device: torch.device, seconds: float) -> Iterator[dict]:
 
 
 @torch.inference_mode()
-def measured(is_dry: bool, seconds: float) -> Iterator[dict]:
+def measured(is_dry: bool, seconds: float, only: Sequence[str]) -> Iterator[dict]:
     device = torch.device("cpu" if is_dry else "cuda")
     captured.MOST_POSITIONS = AT_ONCE
     shapes, nums = (DRY, (1, 2)) if is_dry else (SHAPES, (1, 8))
+    shapes = {name: shape for name, shape in shapes.items() if not only or name in only}
     each = seconds / (len(shapes) * len(nums) + 1)
+    if not only or COPIES in only:
+        yield from copied(device, each / 2)
     for name, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             model = network(Path(folder), name.split()[0], shape, device)
         for num in nums:
             yield from encoded(name, model, num, each)
-    yield from copied(device, each / 2)
 
 
 def main() -> None:
@@ -208,13 +217,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60, help="of calls, all together")
+    parser.add_argument("--only", nargs="+", choices=[*SHAPES, COPIES], default=(), help="some")
     parser.add_argument("--dry-run", action="store_true", help="a tiny one on the CPU, no file")
     options = parser.parse_args()
     keeps = not options.dry_run or "OUT" in os.environ
     with nullcontext() if keeps else tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if scratch else results_folder("cpu" if options.dry_run else "cuda")
         journal = Journal(folder, "sound-encoders", ("case", "system"))
-        for row in measured(options.dry_run, 0.0 if options.dry_run else options.seconds):
+        for row in measured(
+            options.dry_run, 0.0 if options.dry_run else options.seconds, options.only
+        ):
             journal.add(row)
         journal.finish()
         journal.say("\n" + table(journal.own_rows))
