@@ -91,7 +91,17 @@ def refused(error: Exception) -> APIError:
 
 
 def from_service(error: Exception) -> APIError:
-    """Return the answer to a request that the service has not finished."""
+    """Return the answer to a request that the service has not finished.
+
+    The error loses its traceback. With that it would keep itself, the request and its tasks until garbage is
+    collected, and where many requests fail, that takes a tenth of a second, in which nobody is answered.
+    """
+    answer = _answer_to(error)
+    error.__traceback__ = None
+    return answer
+
+
+def _answer_to(error: Exception) -> APIError:
     match error:
         case APIError():
             return error

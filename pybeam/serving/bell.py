@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary, ref
 
 T = TypeVar("T")
@@ -81,12 +81,13 @@ def awaited(future: Future[T]) -> asyncio.Future[T]:
     """
     bell, coming = own_bell(), asyncio.get_running_loop().create_future()
 
-    def leave(_: Any) -> None:
-        if coming.cancelled():
+    def leave(own: asyncio.Future[T]) -> None:
+        if own.cancelled():
             future.cancel()
 
     coming.add_done_callback(leave)
-    future.add_done_callback(lambda _: bell.call(partial(_copy, future, coming)))
+    # a future keeps its callbacks, and would keep itself with them
+    future.add_done_callback(lambda own: bell.call(partial(_copy, own, coming)))
     return coming
 
 

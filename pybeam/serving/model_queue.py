@@ -7,6 +7,8 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,7 +109,8 @@ class ModelQueue:
             self.left(one, "error")
             one.resolve(full)
         self.notify("on_queued", ticket.cost)
-        ticket.future.add_done_callback(lambda _: self._cancel(ticket))
+        # one that held the ticket would keep it, and its future, until garbage is collected
+        ticket.future.add_done_callback(partial(self._cancel, ticket.index))
 
     @property
     def has_room(self) -> bool:
@@ -163,18 +166,18 @@ class ModelQueue:
             f"{self.limits.max_step_seconds}; its requests fail, and others while no engine works"
         )
 
-    def _cancel(self, ticket: Ticket) -> None:
+    def _cancel(self, index: int, future: Future[ServedResult]) -> None:
         """Let a request leave whose caller has cancelled its future."""
-        if not ticket.future.cancelled():
+        if not future.cancelled():
             return
         # those that wait for several futures hear of it only then
-        ticket.future.set_running_or_notify_cancel()
+        future.set_running_or_notify_cancel()
         with self.changed:
-            removed = self.waiting.remove(ticket.index)
-            if removed is None:
-                self._let_leave(ticket, Cancelled())
+            removed, taken = self.waiting.remove(index), self.taken.get(index)
+            if taken is not None:
+                self._let_leave(taken, Cancelled())
         if removed is not None:
-            self.left(ticket, "cancelled")
+            self.left(removed, "cancelled")
 
     def _let_leave(self, ticket: Ticket, error: Exception) -> None:
         """Let a request leave its engine, if one has it, for the first reason that is given."""
