@@ -44,6 +44,12 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def give_way(nice: int) -> None:
+    """Add to the niceness of this thread, and so of those that it starts. Only Linux has one for a thread."""
+    if nice and sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice))
+
+
 def belong_to_parent() -> None:
     """Leave Ctrl-C and a closed terminal to the process that forked this one, and end with that process.
 

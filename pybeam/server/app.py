@@ -81,6 +81,7 @@ def build_service(
         max_waiting=settings.max_waiting,
         max_waiting_work=settings.max_waiting_work,
         width_by_load=dict(settings.width_by_load) or None,
+        nice=settings.nice,
         listener=metrics,
     )
 

@@ -46,6 +46,8 @@ class Settings:
         max_waiting_work: Source tokens times beam width of all texts that wait for a model; likewise 429.
         width_by_load: While so many texts wait, begin others with a beam of at most K, which is faster and
             worse; answers say their width. May be given many times, such as 16:3 and 64:1.
+        nice: Niceness of what decodes, on Linux. The thread that speaks HTTP has a core before it, and so do
+            other programs have one; 0 where these are many.
         max_priority: Highest priority that a request may ask for. All may ask for less, down to -8.
         max_sources: Texts in one request.
         max_source_tokens: Length of a text.
@@ -89,6 +91,7 @@ class Settings:
     max_waiting: Count = setting("N", 256)
     max_waiting_work: Count | None = setting("WORK")
     width_by_load: tuple[tuple[int, int], ...] = setting("WAITING:K", ())
+    nice: Annotated[int, IntRange(0, 19)] = setting("N", 10)
     max_priority: Annotated[int, IntRange(0, 8)] = setting("N", 0)
     max_sources: Count = setting("N", 64)
     max_source_tokens: Count = setting("TOKENS", 1024)

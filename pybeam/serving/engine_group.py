@@ -17,6 +17,7 @@ import torch
 
 from pybeam.decoder import Decoder
 from pybeam.limits import SourceLimit
+from pybeam.platforms.system import give_way
 from pybeam.request import Request
 from pybeam.search.widths import is_width, widest
 from pybeam.serving.answers import Cost, ServiceStatus
@@ -190,6 +191,7 @@ def _serve(
     connection: Connection,
 ) -> None:
     """Decode in a copy of this process."""
+    give_way(queue.limits.nice)
     torch.set_num_threads(num_threads)
     flags = queue.has_news, queue.must_leave, queue.has_read[number]
     serve_streams(decoders[number], flags, connection)

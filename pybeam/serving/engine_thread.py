@@ -15,6 +15,7 @@ from pybeam.engine.arrivals import Arrivals, Phase, Watch
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.stats import Stats
 from pybeam.engine.streaming import at_rest, end_with_program
+from pybeam.platforms.system import give_way
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
@@ -209,6 +210,9 @@ class EngineThread(Arrivals):
 
     def _run(self) -> None:
         queue, requests = self._queue, cast(Any, self)
+        # one whose process computes only speaks with it
+        if not isinstance(self.decoder, ForkedDecoder):
+            give_way(queue.limits.nice)
         while True:
             num_taken = self._num_taken
             try:

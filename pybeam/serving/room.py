@@ -22,6 +22,7 @@ class Limits:
     ageing: float
     max_step_seconds: float | None
     widths: tuple[tuple[int, int], ...] = ()  # with so many waiting, beams have at most that width
+    nice: int = 0
 
     def __post_init__(self) -> None:
         whole("max_waiting", self.max_waiting, 1)
@@ -30,6 +31,7 @@ class Limits:
         number("ageing", self.ageing, 0)
         if self.max_step_seconds is not None:
             number("max_step_seconds", self.max_step_seconds, 0)
+        whole("nice", self.nice, 0, 19)
         for one in self.widths:
             for value in one:
                 whole("width_by_load", value, 1)

@@ -69,6 +69,7 @@ class Service:
             others wait for the same model has a beam of at most 3 in any step, and with 64 of 1, but never
             less than its n_best. `ServedResult.width` says it. None: every request gets the width that it
             asked for.
+        nice: added to the niceness of what decodes, so that other threads have cores before it. On Linux.
         listener: is told what happens to requests, for metrics; see `Listener`.
         clock: returns seconds that never go back.
 
@@ -88,12 +89,13 @@ class Service:
         ageing: float = 10.0,
         max_step_seconds: float | None = 60.0,
         width_by_load: Mapping[int, int] | None = None,
+        nice: int = 0,
         listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         named = check_engines(decoders, engines, processes)
         widths = tuple((width_by_load or {}).items())
-        self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths)
+        self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths, nice)
         self._listener, self._clock = listener, clock
         self._timer = DeadlineTimer(self._look, clock)
         self._num_engines, self._in_processes = engines, processes

@@ -132,6 +132,8 @@ def test_every_setting_has_an_option():
 def test_the_service_has_the_defaults_of_the_server():
     parameters = inspect.signature(Service).parameters
     shared = {one.name: one.default for one in fields(Settings) if one.name in parameters}
+    # in a process of others what decodes is as nice as they are
+    assert (shared.pop("nice"), parameters["nice"].default) == (10, 0)
     assert shared.keys() == {"max_waiting", "max_waiting_work", "width_by_load"}
     for name, default in shared.items():
         assert parameters[name].default == (default or None), name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import sys
 from functools import partial
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import pybeam
 from pybeam.serving import Cost, Listener, QueueFull, ServiceClosed
 from support.gates import WAIT_SECONDS, Clock
+from support.search_models import random_model
 from support.served import REQUESTS, answers, decoder, expected, gated, told, wait_for
 
 
@@ -268,3 +271,21 @@ def test_a_listener_hears_of_everything_and_may_fail():
     assert finished[2][3] == len(served.result.hypotheses[0].tokens)
     certain = [facts[2] for facts in heard if facts[0] == "on_certain"]
     assert certain == sorted(set(certain)) != []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a niceness for each thread")
+@pytest.mark.parametrize("processes", [False, True])
+def test_what_decodes_is_nicer_than_what_speaks(tmp_path, processes):
+    """A processor says how nice the thread is that calls it."""
+
+    def note(logits, rows):
+        (tmp_path / "nice").write_text(str(os.getpriority(os.PRIO_PROCESS, 0)))
+        return logits
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    noted = [pybeam.processors.from_function(note)]
+    own = pybeam.Decoder(random_model(3, 7), pybeam.greedy(max_length=2, processors=noted))
+    with pybeam.Service(own, processes=processes, nice=3) as service:
+        service.submit([1]).result(WAIT_SECONDS)
+        assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert int((tmp_path / "nice").read_text()) == min(19, before + 3)
