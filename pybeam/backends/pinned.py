@@ -54,8 +54,12 @@ def packed(arrays: Sequence[np.ndarray | Floats], device: torch.device) -> Tenso
     They begin where kernels read fastest.
     """
     *firsts, total = _firsts([array.shape for array in arrays])
-    whole = torch.empty(total, dtype=torch.int32, pin_memory=device.type == "cuda")
-    numbers = whole.numpy()
+    if device.type == "cuda":
+        whole = torch.empty(total, dtype=torch.int32, pin_memory=True)
+        numbers = whole.numpy()
+    else:
+        numbers = np.empty(total, dtype=np.int32)
+        whole = torch.from_numpy(numbers)
     for array, first in zip(arrays, firsts, strict=True):
         if isinstance(array, Floats):
             array.write(numbers[first:])
