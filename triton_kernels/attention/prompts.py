@@ -2,18 +2,17 @@
 
 A program has some neighbouring rows and a head. It goes through the sources of its rows, and for each through
 the cells that the last of its rows sees, in blocks that begin at position 0. So the sums of a row depend on
-no other row.
+no other row, but for how many there are: many rows have taller tiles (`variants.prompt_variant_of`).
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from pybeam.triton_kernels.attention.scores import Rules, finite_or_zero, logits_of
+from pybeam.triton_kernels.attention.variants import prompt_variant_of
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
-ROWS = 16  # of a program
 # behind all offsets and positions
 BEYOND = tl.constexpr(1 << 30)
 
@@ -121,9 +120,9 @@ def prompt_attention(
     if not out.numel():
         return out
     query, key, value = (_with_heads_together(one) for one in (query, key, value))
-    block = max(16, triton.next_power_of_2(size))
+    variant = prompt_variant_of(num_rows, num_heads, size, query.itemsize, query.device)
     num_sources = slot.numel()
-    prompt_attention_kernel[triton.cdiv(num_rows, ROWS), num_heads](
+    prompt_attention_kernel[triton.cdiv(num_rows, variant.ROWS), num_heads](
         out,
         query,
         key,
@@ -147,10 +146,8 @@ def prompt_attention(
         soft_cap,
         HAS_CAP=soft_cap != 0,
         HAS_WINDOW=window != 0,
-        ROWS=ROWS,
         SOURCES=triton.next_power_of_2(max(1, num_sources)),
-        CELLS=(32 if block <= 64 else 16) if query.dtype == torch.float32 else 64,
-        SIZE=block,
+        **variant._asdict(),
     )
     return out
 
