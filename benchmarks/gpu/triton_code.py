@@ -3,7 +3,8 @@
     python -m benchmarks.gpu.triton_code [--only fixed_beam ...] [--first N]
 
 Every Triton kernel that a step of these algorithms launches is compiled, once for each machine code: a row
-stands at the first case that needs it. A spill is an access to local memory (LDL, STL), around calls, too.
+stands at the first case that needs it, and says of which types, constants and warps it is. A spill is an
+access to local memory (LDL, STL), around calls, too.
 The table goes to triton-code.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
@@ -52,6 +53,21 @@ def variants(model: Model, names: Iterable[str]) -> Iterator[tuple[dict, aot.Lau
                     yield dict(case=case, kernel=kernel, variant=numbers[kernel]), launch
 
 
+def made_of(launch: aot.Launch) -> dict[str, str]:
+    """Return what tells a machine code of a kernel from others: types, constants and options.
+
+    A number or an array that is known to be a multiple of 16, the array in bytes, has "/16" behind its type.
+    """
+    bound, options = launch.bound
+    arguments = [
+        f"{name}={known}" if kind == "constexpr" else f"{name}: {kind}{'/16' * bool(known)}"
+        for name, (kind, known) in zip(launch.kernel.arg_names, bound, strict=True)
+    ]
+    # the card decides whether a kernel begins early
+    chosen = [f"{name}={it}" for name, it in options.items() if name != "launch_pdl"]
+    return {"arguments": ", ".join(arguments), "options": ", ".join(sorted(chosen))}
+
+
 def measured(launch: aot.Launch) -> dict[str, int]:
     """Return the resources that a launch needs, and how long its code is."""
     assembly = aot.assemble(launch, CAPABILITY)
@@ -84,8 +100,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = model_of(NUM_LAYERS, Path(folder))
         for row, launch in islice(variants(model, options.only), options.first):
-            journal.add(row | measured(launch))
-    journal.finish(journal.own_rows)
+            journal.add(row | made_of(launch) | measured(launch))
+    own = journal.own_rows
+    if options.first is None and set(options.only) == set(ORDER):
+        # no step needs the others any more
+        journal.rows[:] = own
+    journal.finish([{name: it for name, it in row.items() if name != "arguments"} for row in own])
 
 
 if __name__ == "__main__":

@@ -45,12 +45,17 @@ class Launch:
     options: dict[str, Any]
 
     @property
-    def key(self) -> tuple:
-        """Equal for launches that run the same machine code."""
+    def bound(self) -> tuple[list[tuple], dict[str, Any]]:
+        """The type of each argument with what is known of it, as Triton compiles for it, and the options."""
         with _target(CAPABILITIES[0]):
             binder = self.kernel.device_caches[CAPABILITIES[0]][-1]
-            _, specialization, options = binder(*self.arguments, **self.options)
-        return self.kernel.__name__, str(specialization), str(sorted(options.items()))
+            return binder(*self.arguments, **self.options)[1:]
+
+    @property
+    def key(self) -> tuple:
+        """Equal for launches that run the same machine code."""
+        known, options = self.bound
+        return self.kernel.__name__, str(known), str(sorted(options.items()))
 
 
 @dataclass(frozen=True)
