@@ -39,12 +39,14 @@ def rows():
     return json.loads(path.read_text("utf-8"))["rows"]
 
 
-def test_it_has_the_kernels_of_all_steps_and_no_others(triton_code, rows, tmp_path):
+def test_it_has_the_machine_codes_of_all_steps_and_no_others(triton_code, rows, tmp_path):
     model = triton_code.model_of(triton_code.NUM_LAYERS, tmp_path)
-    launches = [
-        one for name in triton_code.ORDER for one in triton_code.step_launches(model, name, 64)
+    today = [
+        row | triton_code.made_of(launch)
+        for row, launch in triton_code.variants(model, triton_code.ORDER)
     ]
-    assert {launch.kernel.__name__ for launch in launches} == {row["kernel"] for row in rows}
+    columns = today[0].keys()
+    assert [{name: row[name] for name in columns} for row in rows] == today
 
 
 def test_kernels_of_the_page_keep_no_registers_in_memory(rows):
