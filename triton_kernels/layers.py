@@ -1,4 +1,4 @@
-"""`add_norm`, `rms_norm`, `rotary` and `gated`: a program has a row, one head of it, or a part of it.
+"""`add_norm`, `rms_norm`, `rotary` and `gated`: a program has a row, some heads of it, or a part of it.
 
 The arithmetic is float32, whatever the dtype of the numbers.
 """
@@ -20,17 +20,27 @@ RELU, GELU, TANH_GELU, SILU, TANH = (tl.constexpr(i) for i in range(1, 6))
 @begins_early
 @triton.jit
 def rms_norm_kernel(
-    p_y, p_x, p_weight, num_heads, row_stride, head_stride, size, epsilon, BLOCK: tl.constexpr
+    p_y,
+    p_x,
+    p_weight,
+    num_heads,
+    row_stride,
+    head_stride,
+    size,
+    epsilon,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     await_kernels()
-    i_head = tl.program_id(0).to(tl.int64)
+    i_row, o_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     o_x = tl.arange(0, BLOCK)
-    m_x = o_x < size
-    p_own = p_x + i_head // num_heads * row_stride + i_head % num_heads * head_stride
-    b_x = tl.load(p_own + o_x, mask=m_x, other=0.0).to(tl.float32)
-    scale = 1.0 / tl.sqrt(tl.sum(b_x * b_x, 0) / size + epsilon)
-    b_weight = tl.load(p_weight + o_x, mask=m_x, other=0.0).to(tl.float32)
-    tl.store(p_y + i_head * size + o_x, b_x * scale * b_weight, mask=m_x)
+    m_x = (o_head < num_heads)[:, None] & (o_x < size)[None, :]
+    p_own = p_x + i_row * row_stride + o_head[:, None] * head_stride + o_x[None, :]
+    b_x = tl.load(p_own, mask=m_x, other=0.0).to(tl.float32)
+    b_scale = 1.0 / tl.sqrt(tl.sum(b_x * b_x, 1) / size + epsilon)
+    b_weight = tl.load(p_weight + o_x, mask=o_x < size, other=0.0).to(tl.float32)
+    p_out = p_y + (i_row * num_heads + o_head[:, None]) * size + o_x[None, :]
+    tl.store(p_out, b_x * b_scale[:, None] * b_weight[None, :], mask=m_x)
 
 
 @triton.jit
@@ -86,22 +96,23 @@ def rotary_kernel(
     row_stride,
     head_stride,
     half,
+    HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     await_kernels()
-    i_head = tl.program_id(0).to(tl.int64)
+    i_row, o_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     o_x = tl.arange(0, BLOCK)
-    m_x = o_x < half
-    position = tl.load(p_position + i_head // num_heads).to(tl.int64)
-    m_angle = m_x & (position >= 0) & (position < num_positions)
-    b_cos = tl.load(p_cos + position * half + o_x, mask=m_angle, other=0.0)
-    b_sin = tl.load(p_sin + position * half + o_x, mask=m_angle, other=0.0)
-    p_own = p_x + i_head // num_heads * row_stride + i_head % num_heads * head_stride
-    b_a = tl.load(p_own + o_x, mask=m_x, other=0.0).to(tl.float32)
-    b_b = tl.load(p_own + half + o_x, mask=m_x, other=0.0).to(tl.float32)
-    p_out = p_y + i_head * 2 * half
-    tl.store(p_out + o_x, b_a * b_cos - b_b * b_sin, mask=m_x)
-    tl.store(p_out + half + o_x, b_b * b_cos + b_a * b_sin, mask=m_x)
+    m_x = (o_head < num_heads)[:, None] & (o_x < half)[None, :]
+    position = tl.load(p_position + i_row).to(tl.int64)
+    m_angle = (o_x < half) & (position >= 0) & (position < num_positions)
+    b_cos = tl.load(p_cos + position * half + o_x, mask=m_angle, other=0.0)[None, :]
+    b_sin = tl.load(p_sin + position * half + o_x, mask=m_angle, other=0.0)[None, :]
+    p_own = p_x + i_row * row_stride + o_head[:, None] * head_stride + o_x[None, :]
+    b_a = tl.load(p_own, mask=m_x, other=0.0).to(tl.float32)
+    b_b = tl.load(p_own + half, mask=m_x, other=0.0).to(tl.float32)
+    p_out = p_y + (i_row * num_heads + o_head[:, None]) * 2 * half + o_x[None, :]
+    tl.store(p_out, b_a * b_cos - b_b * b_sin, mask=m_x)
+    tl.store(p_out + half, b_b * b_cos + b_a * b_sin, mask=m_x)
 
 
 @triton.jit
@@ -137,6 +148,11 @@ def num_warps_of(block: int) -> int:
     return min(16, max(4, block // WARP_COLUMNS))
 
 
+def heads_of(num_heads: int, block: int) -> int:
+    """Number of heads of a row that a program has: a program of one head has too little to do."""
+    return min(triton.next_power_of_2(num_heads), max(1, MAX_COLUMNS // block))
+
+
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """`pybeam.backends.torch_layers.rms_norm` of x [n, d] or [n, heads, d]."""
     y, size = x.new_empty(x.shape), x.shape[-1]
@@ -144,8 +160,11 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     if y.numel():
         strides = x.stride(0), x.stride(1) if x.ndim == 3 else 0
         block = triton.next_power_of_2(size)
-        grid = (x.shape[0] * num_heads,)
-        rms_norm_kernel[grid](y, x, weight, num_heads, *strides, size, epsilon, BLOCK=block)
+        heads = heads_of(num_heads, block)
+        grid = x.shape[0], triton.cdiv(num_heads, heads)
+        facts = num_heads, *strides, size, epsilon
+        num_warps = num_warps_of(block)
+        rms_norm_kernel[grid](y, x, weight, *facts, HEADS=heads, BLOCK=block, num_warps=num_warps)
     return y
 
 
@@ -182,8 +201,9 @@ def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if y.numel():
         facts = x.shape[1], cos.shape[0], x.stride(0), x.stride(1), half
         block = triton.next_power_of_2(half)
-        grid = (x.shape[0] * x.shape[1],)
-        rotary_kernel[grid](y, x, position, cos, sin, *facts, BLOCK=block)
+        heads = heads_of(x.shape[1], block)
+        grid = x.shape[0], triton.cdiv(x.shape[1], heads)
+        rotary_kernel[grid](y, x, position, cos, sin, *facts, HEADS=heads, BLOCK=block)
     return y
 
 

@@ -21,6 +21,7 @@ from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
 def test_in_the_interpreter():
     names = "automata", "automata_in_pools", "automaton_places"
     run_in_interpreter(*(f"tests/ops/test_{name}.py" for name in names), "-k", "triton")
+    run_in_interpreter("tests/ops/interpreted/test_automata_in_parts.py")
 
 
 VARIANTS = ((torch.float32, True, 0), (torch.float32, True, 1), (torch.bfloat16, False, 2))
@@ -55,10 +56,11 @@ def launches():
         )
 
 
-def test_sums_over_columns_do_not_depend_on_the_longest_list():
-    """The same machine code sums the columns, so a row keeps its bits when a longer list comes."""
+@pytest.mark.parametrize("normalise", [Normalise.VOCABULARY, Normalise.COLUMNS])
+def test_sums_do_not_depend_on_the_longest_list(normalise):
+    """The same machine code sums, so a row keeps its bits when a longer list comes."""
     given = (ints(700), ints(3), ints(1, 64)), torch.zeros(1, 1000), ints(1), ints(1)
-    calls = [ColumnRules(1, True, num, Normalise.COLUMNS) for num in (64, 640)]
+    calls = [ColumnRules(1, True, num, normalise) for num in (64, 640)]
     assert len(distinct([*recorded(lambda: [automaton_columns(*given, r) for r in calls])])) == 1
 
 
@@ -74,5 +76,7 @@ def test_compiled_well(capability):
     }
     for launch in found:
         assembly = assemble(launch, capability)
-        assert assembly.stack == assembly.local == 0
+        assert assembly.local == 0
+        # the mask of a loop within a loop is kept there
+        assert assembly.stack <= 8
         assert assembly.registers <= 128

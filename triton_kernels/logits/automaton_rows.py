@@ -30,6 +30,8 @@ from pybeam.triton_kernels.logits.automata import (
 from pybeam.triton_kernels.select.options import MAX_EOS, ends
 
 MAX_BLOCK = 1024
+# a row is divided among programs, each of which finds its state, until there are so many
+PROGRAMS = 1024
 FORBIDDEN = tl.constexpr(-float("inf"))
 
 
@@ -136,10 +138,8 @@ def columns_kernel(
 
 
 @triton.jit
-def shape_few(
-    p_row, automata, state, room, final, b_token, m_token, eos, i_block, BLOCK: tl.constexpr
-):
-    """Forbid all tokens but the edges of a state that has no more than a block holds.
+def shape_few(p_row, automata, state, room, final, first, last, eos, BLOCK: tl.constexpr):
+    """Forbid tokens from `first` up to `last` but the edges of a state that has no more than a block holds.
 
     The logits of edges are read before anything is written: no token is looked up.
     """
@@ -147,18 +147,21 @@ def shape_few(
     b_edge = begin + tl.arange(0, BLOCK)
     m_edge = b_edge < end
     b_own = tl.load(automata.token + b_edge, mask=m_edge, other=0)
-    m_edge = m_edge & (b_own // BLOCK == i_block) & (ends(b_own, eos) == 0)
+    m_edge = m_edge & (b_own >= first) & (b_own < last) & (ends(b_own, eos) == 0)
     b_target = tl.load(automata.edge + b_edge, mask=m_edge, other=-1)
     m_edge = fits(automata, b_target, room, m_edge)
     p_weight = automata.edge + automata.num_edges + b_edge
     b_weight = tl.load(p_weight, mask=m_edge, other=0).to(tl.float32, bitcast=True)
     m_edge = m_edge & (b_weight > FORBIDDEN)
     b_logit = tl.load(p_row + b_own, mask=m_edge, other=0.0) + b_weight
-    b_final = tl.where(ends(b_token, eos), final, FORBIDDEN)
-    m_end = m_token & (b_final > FORBIDDEN)
-    b_rest = tl.load(p_row + b_token, mask=m_end, other=0.0) + b_final
     tl.debug_barrier()
-    tl.store(p_row + b_token, b_rest, mask=m_token)
+    for start in range(first, last, BLOCK):
+        b_token = start + tl.arange(0, BLOCK)
+        m_token = b_token < last
+        b_final = tl.where(ends(b_token, eos), final, FORBIDDEN)
+        m_end = m_token & (b_final > FORBIDDEN)
+        b_rest = tl.load(p_row + b_token, mask=m_end, other=0.0) + b_final
+        tl.store(p_row + b_token, b_rest, mask=m_token)
     tl.debug_barrier()
     tl.store(p_row + b_own, b_logit, mask=m_edge)
 
@@ -216,6 +219,7 @@ def logits_kernel(
     max_nodes,
     limit_stride,
     vocab_size,
+    part_size,
     row_stride,
     eos_0,
     eos_1,
@@ -227,7 +231,7 @@ def logits_kernel(
     eos_7,
     BLOCK: tl.constexpr,
 ):
-    """Some tokens of one row, as its state says.
+    """A part of the tokens of one row, as its state says.
 
     Every program of a row finds its state, and the first one notes it.
     """
@@ -249,8 +253,8 @@ def logits_kernel(
     )
     row = tl.program_id(0).to(tl.int64)
     state, room = walk(automata, places, row, tl.program_id(1) == 0, False)
-    b_token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    m_token = b_token < vocab_size
+    first = tl.program_id(1) * part_size
+    last = tl.minimum(first + part_size, vocab_size)
     p_row = p_logits + row * row_stride
     final = weight_of(automata, tl.maximum(state, 0), FINAL)
     final = tl.where(state < 0, FORBIDDEN, final)
@@ -258,10 +262,11 @@ def logits_kernel(
     begin, end = edges_of(automata, inner)
     others = tl.maximum(number_of(automata, inner, FAILURE), number_of(automata, inner, OTHER))
     if (state >= 0) & (others < 0) & (end - begin <= BLOCK):
-        i_block = tl.program_id(1)
-        shape_few(p_row, automata, state, room, final, b_token, m_token, eos, i_block, BLOCK)
+        shape_few(p_row, automata, state, room, final, first, last, eos, BLOCK)
     else:
-        shape_any(p_row, automata, state, room, final, b_token, m_token, eos, BLOCK)
+        for start in range(first, last, BLOCK):
+            b_token = start + tl.arange(0, BLOCK)
+            shape_any(p_row, automata, state, room, final, b_token, b_token < last, eos, BLOCK)
 
 
 def automaton_columns(
@@ -276,9 +281,9 @@ def automaton_columns(
         count = torch.where(inner == node, first[inner + 1] - first[inner.clamp(min=0)], 0)
         num_columns = max(1, int(count.clamp(min=0).max()) if node.numel() else 0)
     out = torch.empty(node.numel(), num_columns + 1, device=node.device)
-    # a sum over columns goes by lanes, whose number must not change when a longer list comes
+    # sums go by lanes, whose number must not change when a longer list comes
     num_lanes = max(64, triton.next_power_of_2(num_columns))
-    block = MAX_BLOCK if normalise == Normalise.COLUMNS else min(MAX_BLOCK, num_lanes)
+    block = min(MAX_BLOCK, num_lanes) if normalise == Normalise.NOTHING else MAX_BLOCK
     if node.numel():
         columns_kernel[(node.numel(),)](
             out,
@@ -321,7 +326,10 @@ def automaton_logits(
     if not logits.numel():
         return
     rows = [one.contiguous() for one in (row_slot, node, token, position)]
-    logits_kernel[(num_rows, triton.cdiv(vocab_size, MAX_BLOCK))](
+    num_blocks = triton.cdiv(vocab_size, MAX_BLOCK)
+    num_parts = min(num_blocks, max(1, PROGRAMS // num_rows))
+    part_size = MAX_BLOCK * triton.cdiv(num_blocks, num_parts)
+    logits_kernel[(num_rows, triton.cdiv(vocab_size, part_size))](
         logits,
         *arrays,
         parent,
@@ -335,6 +343,7 @@ def automaton_logits(
         state.shape[1],
         prefix_length.stride(0),
         vocab_size,
+        part_size,
         logits.stride(0),
         *eos_ids,
         *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids)),
