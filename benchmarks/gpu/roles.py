@@ -1,4 +1,4 @@
-"""The most microseconds that kernels of a step may take."""
+"""The most microseconds of kernels of a step, and the most code of those that compute rather than wait."""
 
 from __future__ import annotations
 
@@ -18,3 +18,21 @@ BUDGETS_US = {
 # a kernel of few numbers takes the time of its start, and of the loads that wait for one another: on an H200
 # within two fifths of plan, read, inherit, commit and the norms
 START_US, LOAD_US = 0.7, 0.5
+# others take the time of their work: the most that each of their variants may have by a column of
+# `triton_code`, for an sm_90, a tenth above what there was on 2026-11-27. Of 80 registers and 4 warps six
+# programs fit into a multiprocessor, of 208 and one warp nine
+CODE_BUDGETS = {
+    "product_kernel": {"registers": 80, "instructions": 500, "loads in a chain": 1},
+    "tree_attention_kernel": {
+        "registers": 208,
+        "instructions": 1230,
+        "in the longest loop": 440,
+        "loads in a chain": 2,
+    },
+    "select_kernel": {
+        "registers": 128,
+        "instructions": 7600,
+        "in the longest loop": 2960,
+        "loads in a chain": 7,
+    },
+}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
+from benchmarks.gpu import roles
 from pybeam.backends import poison
 from pybeam.inspect.gpu_kernels import role_of
 from support import aot
@@ -25,12 +27,19 @@ CODE = """
 """
 
 
-@pytest.fixture
-def triton_code(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    # who poisons memory launches kernels
-    monkeypatch.setattr(poison, "IS_ON", False)
-    return pytest.importorskip("benchmarks.gpu.triton_code")
+@pytest.fixture(scope="module")
+def triton_code():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # who poisons memory launches kernels
+        monkeypatch.setattr(poison, "IS_ON", False)
+        yield pytest.importorskip("benchmarks.gpu.triton_code")
+
+
+@pytest.fixture(scope="module")
+def variants(triton_code, tmp_path_factory):
+    """The machine codes of steps of these algorithms, as they are today."""
+    folder = tmp_path_factory.mktemp("model")
+    return partial(triton_code.variants, triton_code.model_of(triton_code.NUM_LAYERS, folder))
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +48,46 @@ def rows():
     return json.loads(path.read_text("utf-8"))["rows"]
 
 
-def test_it_has_the_machine_codes_of_all_steps_and_no_others(triton_code, rows, tmp_path):
-    model = triton_code.model_of(triton_code.NUM_LAYERS, tmp_path)
-    today = [
-        row | triton_code.made_of(launch)
-        for row, launch in triton_code.variants(model, triton_code.ORDER)
-    ]
+def test_it_has_the_machine_codes_of_all_steps_and_no_others(triton_code, variants, rows):
+    today = [row | triton_code.made_of(launch) for row, launch in variants(triton_code.ORDER)]
     columns = today[0].keys()
     assert [{name: row[name] for name in columns} for row in rows] == today
 
 
-def test_kernels_of_the_page_keep_no_registers_in_memory(rows):
-    own = [row for row in rows if row["case"] == "fixed_beam, 64 sources"]
-    assert own and not any(row["spills"] or row["stack bytes"] for row in own)
+@pytest.fixture(
+    scope="module", params=["recorded", pytest.param("compiled", marks=pytest.mark.slow)]
+)
+def step_rows(request, triton_code, variants, rows):
+    """The kernels of steps of `fixed_beam`, as the table has them, and as the code of today is compiled."""
+    if request.param == "recorded":
+        return [row for row in rows if row["case"].startswith("fixed_beam")]
+    found = variants(["fixed_beam"])
+    return [row | triton_code.measured(launch) for row, launch in found]
 
 
-def test_few_loads_of_the_books_wait_for_one_another(rows):
+def test_kernels_of_the_page_keep_no_registers_in_memory(step_rows):
+    assert step_rows and not any(row["spills"] or row["stack bytes"] for row in step_rows)
+
+
+def test_few_loads_of_the_books_wait_for_one_another(step_rows):
     """A kernel that waits for memory more often than its budget on a GPU allows is seen here."""
-    roles = pytest.importorskip("benchmarks.gpu.roles")
-    books = [row for row in rows if role_of(row["kernel"]) in ("books", "norm")]
-    own = [row for row in books if row["case"].startswith("fixed_beam")]
+    own = [row for row in step_rows if role_of(row["kernel"]) in ("books", "norm")]
     assert {row["kernel"] for row in own} <= roles.BUDGETS_US.keys() and len(own) >= 6
     for row in own:
         us = roles.START_US + roles.LOAD_US * row["loads in a chain"]
         assert us <= roles.BUDGETS_US[row["kernel"]], row
+
+
+def test_kernels_that_compute_have_no_more_code_than_their_budgets(step_rows):
+    own = [row for row in step_rows if row["kernel"] in roles.CODE_BUDGETS]
+    assert {row["kernel"] for row in own} == roles.CODE_BUDGETS.keys()
+    above = [
+        (row["kernel"], row["variant"], column, row[column], most)
+        for row in own
+        for column, most in roles.CODE_BUDGETS[row["kernel"]].items()
+        if row[column] > most
+    ]
+    assert not above
 
 
 def test_loads_in_a_chain_are_counted():
