@@ -10,9 +10,12 @@ import torch
 
 import pybeam
 from pybeam.backends import load, pinned
+from pybeam.backends.arrays import NULL_SLOT
 from pybeam.engine.cuda_graphs import StepGraphs, _Numbers
+from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.models.transformer.model import TransformerSession
 from pybeam.triton_kernels import counters
 from support.device_loop import REQUESTS, run, torch_beams
 from support.graph_memory import Recomputed
@@ -214,6 +217,34 @@ def test_other_verses_need_hardly_any_graph_of_their_own(
     share = replayed(model, SEARCHES[name], own, *verses(), backend=load("native"))
     # that stream has 71 steps of 128 to 2,048 rows: three of its sizes are new, and each is new once
     assert share >= (0.95 if (name, schedule) == ("jacobi", "fifo") else 0.98)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [5, 50])
+def test_few_rows_are_padding(tmp_path, monkeypatch, width):
+    """Buckets add few to those that the host expects, of which a beam's first step has one row.
+
+    Nor has a beam that is done rows until the host has read so and another has its slot.
+    """
+    model, requests = verse_model(tmp_path, monkeypatch), verses()[1] * 4
+    step, row_limit = TransformerSession.step, LiveSources.row_limit
+    launched, alive, expected = [], [], []
+
+    def counted(session, rows):
+        launched.append(len(rows.row_slot))
+        alive.append(int((rows.row_slot != NULL_SLOT).sum()))
+        return step(session, rows)
+
+    def noted(live):
+        expected.append(live._num_expected)
+        return row_limit(live)
+
+    monkeypatch.setattr(TransformerSession, "step", counted)
+    monkeypatch.setattr(LiveSources, "row_limit", noted)
+    workspace = Workspace(model, pybeam.fixed_beam(width), load("native"))
+    run(workspace, pybeam.Fifo(64), requests, reads_late=True)
+    assert sum(launched) <= 1.01 * sum(expected)
+    assert sum(launched) <= 1.075 * sum(alive)
 
 
 @pytest.mark.slow
