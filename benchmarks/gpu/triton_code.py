@@ -53,6 +53,10 @@ def variants(model: Model, names: Iterable[str]) -> Iterator[tuple[dict, aot.Lau
                     yield dict(case=case, kernel=kernel, variant=numbers[kernel]), launch
 
 
+# options of every kernel
+MARKED = {"launch_pdl", "enable_fp_fusion"}
+
+
 def made_of(launch: aot.Launch) -> dict[str, str]:
     """Return what tells a machine code of a kernel from others: types, constants and options.
 
@@ -63,8 +67,8 @@ def made_of(launch: aot.Launch) -> dict[str, str]:
         f"{name}={known}" if kind == "constexpr" else f"{name}: {kind}{'/16' * bool(known)}"
         for name, (kind, known) in zip(launch.kernel.arg_names, bound, strict=True)
     ]
-    # the card decides whether a kernel begins early
-    chosen = [f"{name}={it}" for name, it in options.items() if name != "launch_pdl"]
+    # the card decides whether a kernel begins early, and all are fused
+    chosen = [f"{name}={it}" for name, it in options.items() if name not in MARKED]
     return {"arguments": ", ".join(arguments), "options": ", ".join(sorted(chosen))}
 
 

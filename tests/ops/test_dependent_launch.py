@@ -38,26 +38,27 @@ def test_every_kernel_waits_first():
         assert statement == "await_kernels()" or name == READS_WEIGHTS_FIRST, name
 
 
-def test_kernels_stay_as_they_are_unless_it_is_on(monkeypatch):
-    kernel = object()
-    for is_on in (False, True):
-        monkeypatch.setattr(dependent_launch, "IS_ON", is_on)
-        assert (dependent_launch.begins_early(kernel) is kernel) == (not is_on)
+class Kernel:
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: (grid, arguments, options)
+
+
+def test_no_kernel_begins_early_unless_it_is_on(monkeypatch):
+    monkeypatch.setattr(dependent_launch, "IS_ON", False)
+    launched = dependent_launch.begins_early(Kernel())[5,](1, BLOCK=2)
+    assert launched == ((5,), (1,), {"BLOCK": 2, "enable_fp_fusion": True})
 
 
 def test_it_takes_a_gpu_that_can(monkeypatch):
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *arguments, **options: (grid, arguments, options)
-
     assert dependent_launch.can_begin_early()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     for capability, can in [((8, 9), False), ((9, 0), True), ((12, 0), True)]:
         dependent_launch._can_begin_early.cache_clear()
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda _, own=capability: own)
-        launched = dependent_launch.EarlyKernel(Kernel())[5,](1, BLOCK=2)
-        assert launched == ((5,), (1,), {"BLOCK": 2, "launch_pdl": can})
+        launched = dependent_launch.begins_early(Kernel())[5,](1, BLOCK=2)
+        options = {"BLOCK": 2, "enable_fp_fusion": True, "launch_pdl": can}
+        assert launched == ((5,), (1,), options)
     dependent_launch._can_begin_early.cache_clear()
 
 
