@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam import processors
 from pybeam.export import convert_fireredasr
 from pybeam.models import load_model
 from pybeam.models.transformer.sources import SharedFeatures
@@ -118,3 +119,35 @@ def test_the_example_model_translates_as_on_a_cpu(on_gpu, device, schedule):
     models = [load_model(MODEL, device=d, dtype="float32") for d in (device, "cpu")]
     found, expected = (pybeam.Decoder(m, algorithm, schedule).decode(sources) for m in models)
     assert_agree(found, expected)
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["raises", "breaks"])
+def test_a_capture_that_fails_breaks_nothing_else(on_gpu, is_seen):
+    """It waits for the stream that is captured, or ends before another stream has been joined."""
+    # those of this priority are no decoder's
+    side = torch.cuda.Stream(on_gpu.device, priority=-1)
+
+    def fails(logits, rows):
+        if torch.cuda.is_current_stream_capturing():
+            if is_seen:
+                torch.cuda.current_stream().synchronize()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                logits.add(1)
+        return logits
+
+    own = processors.from_function(fails, can_capture=True)
+    algorithm = pybeam.fixed_beam(4, n_best=4, max_length=15, processors=[own])
+    plain = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=False).decode(REQUESTS)
+    decoder = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=True)
+    with pytest.warns(RuntimeWarning, match="without graphs: .*AcceleratorError: CUDA error"):
+        found = [decoder.decode(REQUESTS) for _ in range(2)]
+    for results in found:
+        assert_alike(results, plain)
+    assert num_graphs(decoder) == 0
+    # the allocator would refuse, had it not been told that the capture is over
+    torch.cuda.empty_cache()
+    another = pybeam.Decoder(on_gpu, ALGORITHMS["fixed"], pybeam.Fifo(5), graphs=True)
+    for _ in range(2):
+        assert_alike(another.decode(REQUESTS), plain)
+    assert num_graphs(another) > 0
