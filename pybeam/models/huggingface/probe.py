@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,7 +141,7 @@ def _try(model: HuggingFaceModel, memory: Memory | None) -> str | None:
         return str(error)
     # a network may fail in any way at what it does not take
     except Exception as error:
-        return f"with a {keeps} cache it fails ({type(error).__name__}: {error})"
+        return f"with a {keeps} cache it fails ({_failure(error)})"
     tolerance = TOLERANCE[model.network.dtype] * max(float(own.abs().max()) for own in found)
     off = min(
         max(float((ours - own).abs().max()) for ours, own in zip(found, logits, strict=True))
@@ -166,8 +168,19 @@ def _obstacle(model: HuggingFaceModel, step: Callable[[], Tensor]) -> str | None
             step()
     # whatever is wrong, the step works without a graph
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return _failure(error)
     return None
+
+
+def _failure(error: Exception) -> str:
+    """Return the kind of an exception, and its text or the line of code that raised one without a text."""
+    text = str(error)
+    if not text:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        # there is no code where a module was compiled elsewhere
+        code = f"`{place.line}`" if place.line else f"line {place.lineno}"
+        text = f"{code} in `{place.name}` of {Path(place.filename).name}"
+    return f"{type(error).__name__}: {text}"
 
 
 @contextmanager

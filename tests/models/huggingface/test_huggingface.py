@@ -79,6 +79,18 @@ def test_a_model_that_can_do_neither_is_refused_by_name():
         wrap(network)
 
 
+def test_a_refusal_names_the_line_that_failed_where_the_error_has_no_text():
+    network = tiny_network("bloom")
+
+    def fails(cache=None, **_):
+        raise AssertionError
+
+    network.forward = fails
+    line = r"AssertionError: `raise AssertionError` in `fails` of test_huggingface\.py"
+    with pytest.raises(ValueError, match=line):
+        wrap(network)
+
+
 @pytest.mark.filterwarnings("ignore:.*keeps a dense cache")
 @pytest.mark.parametrize("kind", ["bart", "t5", "mistral", "bloom", "mamba"])
 def test_a_cache_is_given_by_its_name(kind):
