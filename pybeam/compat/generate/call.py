@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
 _CODE = inspect.unwrap(GenerationMixin.generate).__code__
-# the decorator of torch around it
-_OUTER = GenerationMixin.generate.__code__
+# the innermost decorator around it, which is torch's; from 5.24 on there are others
+_OUTER = inspect.unwrap(
+    GenerationMixin.generate,
+    stop=lambda outer: not hasattr(vars(outer)["__wrapped__"], "__wrapped__"),
+).__code__
 _SIGNATURE = inspect.signature(GenerationMixin.generate)
 
 
