@@ -170,7 +170,7 @@ class Searching:
     def __call__(self) -> list[list[int]]:
         out = self._job.search(return_dict_in_generate=True, **SYSTEMS[self._system])
         if self._system == "generate":
-            self._cache_bytes = cache_bytes(out.past_key_values)
+            self._cache_bytes = cache_bytes(out.cache)
         return [[t for t in line if t != PAD] for line in out.sequences.tolist()]
 
     def columns(self, timed: Timed) -> dict:

@@ -27,7 +27,7 @@ TORCH = "torch==2.13.0"
 FROM_PYPI = (
     "filelock typing-extensions sympy networkx jinja2 fsspec setuptools>=77 numpy safetensors "
     "huggingface-hub sentencepiece tokenizers tqdm click pyyaml "
-    "transformers==5.23.0 llguidance "
+    "transformers==5.24.0 llguidance "
     "pytest pytest-xdist pytest-random-order pytest-benchmark hypothesis"
 ).split()
 

@@ -45,10 +45,8 @@ class Pair(NamedTuple):
         cache, logits, attention = None, [], []
         for token in (self.ours.start_id, *tokens):
             ids = torch.tensor([[token]])
-            out = self.theirs(
-                decoder_input_ids=ids, past_key_values=cache, output_attentions=True, **given
-            )
-            cache = out.past_key_values
+            out = self.theirs(decoder_input_ids=ids, cache=cache, output_attentions=True, **given)
+            cache = out.cache
             logits.append(out.logits[0, -1])
             attention.append(out.cross_attentions[-1][0, :, -1].mean(0))
         return torch.stack(logits).log_softmax(-1), torch.stack(attention)

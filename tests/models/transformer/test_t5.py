@@ -132,7 +132,7 @@ def test_buckets_are_those_of_transformers(num_buckets, furthest, is_causal):
         ("t5", dict(scale_decoder_outputs=False, tie_word_embeddings=True), False),
         ("mt5", dict(tie_word_embeddings=True), False),
         ("umt5", dict(tie_word_embeddings=True), True),
-        ("umt5", dict(tie_word_embeddings=False), False),
+        ("umt5", dict(scale_decoder_outputs="absent", tie_word_embeddings=False), False),
     ],
 )
 def test_when_outputs_are_scaled(tmp_path, kind, changes, is_scaled):
