@@ -72,6 +72,15 @@ def test_few_variants(size, itemsize):
     assert len(chosen) == (1 if itemsize == 4 else {128: 3, 256: 2}[size] if size > 64 else 4)
 
 
+@pytest.mark.parametrize(
+    ("size", "has_new", "are_wide"), [(64, True, True), (5, True, False), (64, False, False)]
+)
+def test_lines_are_said_to_be_wide_where_they_are(size, has_new, are_wide):
+    """Triton 3.8 reads two bytes at a time from one of two lines, unless it is told where they begin."""
+    launch = attention_launch(5, size, torch.bfloat16, has_new=has_new)
+    assert launch.options["ARE_WIDE"] == are_wide
+
+
 @pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)

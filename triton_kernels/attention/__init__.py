@@ -104,6 +104,15 @@ def tree_attention(
         MASK_WORDS=0 if mask is None else mask.shape[2],
         HAS_CAP=given.soft_cap is not None,
         HAS_WINDOW=given.window is not None,
+        ARE_WIDE=new is not None and _are_wide(key, value, new.key, new.value),
         **variant._asdict(),
     )
     return out
+
+
+def _are_wide(*arrays: Tensor) -> bool:
+    """Whether each head of each line [lines, heads, D] begins at a multiple of 16 bytes."""
+    return all(
+        one.data_ptr() % 16 == 0 and all(step * one.itemsize % 16 == 0 for step in one.stride()[:2])
+        for one in arrays
+    )

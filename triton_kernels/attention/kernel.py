@@ -100,6 +100,7 @@ def tree_attention_kernel(
     MASK_WORDS: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    ARE_WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -154,6 +155,7 @@ def tree_attention_kernel(
         new_key_row_stride,
         new_value_row_stride,
         p_new_cell,
+        ARE_WIDE,
     )
     rules = Rules(scale, soft_cap, p_bias, bias_size, bias_origin, window)
     # new nodes stand last in the list, in the order of the rows: what to add to a place for its row

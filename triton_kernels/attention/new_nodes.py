@@ -22,6 +22,7 @@ class Pools(NamedTuple):
     new_key_stride: tl.tensor
     new_value_stride: tl.tensor
     new_cell: tl.tensor  # where new nodes go
+    are_wide: tl.constexpr  # whether each line of keys or values begins at a multiple of 16 bytes
 
 
 @triton.jit
@@ -45,6 +46,10 @@ def lines_of(pools, b_cell, b_new_cell, o_new):
         o_new = o_new.to(tl.int64)
         p_key = tl.where(m_new, pools.new_key + o_new * pools.new_key_stride, p_key)
         p_value = tl.where(m_new, pools.new_value + o_new * pools.new_value_stride, p_value)
+        if pools.are_wide:
+            # from 3.8 on Triton forgets that of two pointers when it takes one of them
+            p_key = tl.multiple_of(p_key, [16] * len(p_key.shape))
+            p_value = tl.multiple_of(p_value, [16] * len(p_value.shape))
     return p_key, p_value
 
 
