@@ -27,7 +27,9 @@ def stored_tile(p_weight, begin, num_lines, depth, GROUPS: tl.constexpr, PACKS: 
     o_weight = o_weight[None, :, None, :]
     p_line = p_weight + o_line.to(tl.int64)[:, None, :, None] * size
     m_weight = (o_line < num_lines)[:, None, :, None] & (o_weight < size)
-    return tl.load(p_line + o_weight, mask=m_weight, other=0)
+    # the order of axes, as in `product.tile_of_lines`
+    p_tile = tl.max_contiguous(p_line + o_weight, [4, 2, 1, SIZE])
+    return tl.load(p_tile, mask=m_weight, other=0)
 
 
 @triton.jit
@@ -39,7 +41,9 @@ def scales_of_groups(p_scale, begin, num_lines, depth, GROUPS: tl.constexpr, PAC
     o_scale = o_pack + (tl.arange(0, LANES * 4) % 4)[None, None, None, :]
     p_line = p_scale + o_line.to(tl.int64)[:, None, :, None] * size
     m_scale = (o_line < num_lines)[:, None, :, None] & (o_pack < size)
-    return tl.load(p_line + o_scale, mask=m_scale, other=0.0)
+    # lines come behind the four, as above
+    p_tile = tl.max_contiguous(p_line + o_scale, [2, 1, 1, 4])
+    return tl.load(p_tile, mask=m_scale, other=0.0)
 
 
 @triton.jit

@@ -30,13 +30,21 @@ PACK = tl.constexpr(32)
 
 
 @triton.jit
-def tile_of_lines(p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr):
+def tile_of_lines(
+    p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr, IS_OPERAND: tl.constexpr
+):
     """Load [LINES, packs, GROUPS, EIGHTS, PACK] of lines that begin at `begin`; what is not there is 0."""
     o_line = begin + tl.arange(0, GROUPS)[None, :] * LINES + tl.arange(0, LINES)[:, None]
     m_line = (o_line < num_lines)[:, None, :, None, None]
     p_line = p_x + o_line.to(tl.int64)[:, None, :, None, None] * stride
     o_depth = o_depth[None, :, None, :, :]
-    return tl.load(p_line + o_depth, mask=m_line & (o_depth < depth), other=0.0)
+    p_tile = p_line + o_depth
+    if IS_OPERAND:
+        # Lanes go along lines first, then along packs. Triton takes axes in the order of how many numbers lie
+        # side by side, which is 1 for all but the last, and decides such ties forwards, but from 3.8 on
+        # backwards. A load goes along the last axis alone, so what is said of others is only their order.
+        p_tile = tl.max_contiguous(p_tile, [4, 2, 1, 1, PACK])
+    return tl.load(p_tile, mask=m_line & (o_depth < depth), other=0.0)
 
 
 @triton.jit
@@ -110,7 +118,7 @@ def product_kernel(
     GROUPS: tl.constexpr = COLUMNS // LINES
     b_weight_scale = 0.0
     if EIGHTS == 1:
-        b_weight = tile_of_lines(p_weight, *lines, o_depth, depth, depth, GROUPS)
+        b_weight = tile_of_lines(p_weight, *lines, o_depth, depth, depth, GROUPS, True)
     else:
         b_weight = stored_tile(p_weight, *lines, depth, GROUPS, PACKS)
     if EIGHTS == 4:
@@ -120,13 +128,13 @@ def product_kernel(
     b_scale = 0.0
     b_shift = 0.0
     if p_scale is not None:
-        b_scale = tile_of_lines(p_scale, 0, LINES, o_depth, depth, 0, 1)
+        b_scale = tile_of_lines(p_scale, 0, LINES, o_depth, depth, 0, 1, False)
     if p_shift is not None:
-        b_shift = tile_of_lines(p_shift, 0, LINES, o_depth, depth, 0, 1)
+        b_shift = tile_of_lines(p_shift, 0, LINES, o_depth, depth, 0, 1, False)
     if p_bias is not None:
         b_bias = tl.load(p_bias + o_column, mask=m_column, other=0.0)
     await_kernels(IS_FENCE=True)
-    b_x = tile_of_lines(p_x, first_row, num_rows, o_depth, depth, x_stride, ROWS // LINES)
+    b_x = tile_of_lines(p_x, first_row, num_rows, o_depth, depth, x_stride, ROWS // LINES, True)
     o_y = o_row.to(tl.int64)[:, None] * num_columns + o_column[None, :]
     m_y = m_row[:, None] & m_column[None, :]
     if p_residual is not None:
