@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
-from pybeam.models.huggingface import wrap
+from pybeam.models.huggingface import check_transformers, wrap
 from pybeam.models.loading import working_device
 from pybeam.models.settings import read_settings
 from pybeam.text.json_files import read_json
@@ -39,8 +39,8 @@ def load_wrapped(
         why: the reason for which `load_model` does not take the folder.
 
     Raises:
-        ValueError: transformers is missing or cannot load the folder either, weights are missing, or the
-            network cannot be searched exactly.
+        ValueError: transformers is missing, is too old or cannot load the folder either, weights are missing,
+            or the network cannot be searched exactly.
     """
     device = working_device(device)
     wanted = _dtype(dtype, device)
@@ -60,11 +60,11 @@ def _network(path: Path, dtype: torch.dtype | str, why: ValueError) -> Any:
     # without the remedy, which is to come here
     problem = f"{path} holds a model that is not built in ({str(why).partition('; ')[0]})"
     try:
-        import transformers
+        check_transformers()
     except ImportError as error:
-        raise ValueError(
-            f"{problem}, and transformers, which may know it, is not installed: `pip install transformers`"
-        ) from error
+        raise ValueError(f"{problem}, and {error}") from error
+    import transformers
+
     named = read_json(path / "config.json").get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     kind = getattr(transformers, name, None) if isinstance(name, str) else None

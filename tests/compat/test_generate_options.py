@@ -54,6 +54,7 @@ def assert_same(kind: str, **options) -> None:
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 def test_biases_and_sources(kind, num_beams, options):
+    """Before 5.19 transformers applies `encoder_repetition_penalty` of beams to rows of other sources."""
     ids = torch.randint(3, 45, (6, 14), generator=torch.Generator().manual_seed(1))
     given = dict(input_ids=ids, num_beams=num_beams, min_new_tokens=4)
     assert generated(kind, **given) != generated(kind, **given, **options)

@@ -1,4 +1,4 @@
-"""Search inside transformers 5: `model.generate(…, custom_generate=pybeam.generate)`."""
+"""Search inside transformers: `model.generate(…, custom_generate=pybeam.generate)`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pybeam.compat.generate.options import (
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
-from pybeam.models.huggingface import wrap
+from pybeam.models.huggingface import check_transformers, wrap
 from pybeam.request import Request, Result
 
 if TYPE_CHECKING:
@@ -83,11 +83,13 @@ def generate(
         streamer: is told the prompt and the best hypothesis; see above.
 
     Raises:
+        ImportError: transformers is too old.
         ValueError: an option, processor, stopping criterion or model input is not understood; the
             message names it.
     """
     if generation_config is None:
         raise ValueError("`generate` of transformers calls this: pass it as `custom_generate`")
+    check_transformers()
     from pybeam.compat.generate.call import Stops, decoded, ending, running
     from pybeam.compat.generate.guesses import guessing
     from pybeam.compat.generate.guidance import guided

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache as remembered
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from pybeam.models.huggingface.model import HuggingFaceModel
 
 __all__ = ["wrap"]
+
+# in 5.4 the states of Mamba are in no cache that its lines could be gathered from
+OLDEST = "5.5"
 
 
 def wrap(
@@ -39,14 +44,29 @@ def wrap(
         cache: "auto", or "tree" or "dense" to insist on one way.
 
     Raises:
-        ImportError: transformers is not installed.
+        ImportError: transformers is not installed, or is too old.
         TypeError: `network` is no transformers model that generates.
         ValueError: `network` is in training mode, an id is unknown, or neither kind of cache works.
     """
+    check_transformers()
+    from pybeam.models.huggingface import probe
+
+    return probe.wrap(network, start_id, eos_id, cache)
+
+
+def check_transformers() -> None:
+    """Raise ImportError unless transformers is installed, and is not older than `OLDEST`."""
+    needed = f"transformers {OLDEST} or later is needed"
     try:
-        from pybeam.models.huggingface import probe
+        from transformers import __version__ as installed
     except ImportError as error:
         raise ImportError(
-            f"wrapping a model needs transformers 5: `pip install transformers` ({error})"
+            f"{needed}, but is not installed: `pip install -U transformers` ({error})"
         ) from error
-    return probe.wrap(network, start_id, eos_id, cache)
+    if _numbers(installed) < _numbers(OLDEST):
+        raise ImportError(f"{needed}, but {installed} is installed: `pip install -U transformers`")
+
+
+@remembered
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]

@@ -179,6 +179,9 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
+    # its name before transformers 5.13
+    get_max_cache_shape = get_max_length
+
 
 class TreeLayer(_Layer):
     """Keys and values of one layer during a step."""

@@ -3,9 +3,11 @@
 import functools
 import inspect
 import random
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import torch
 import pybeam
 from pybeam.contracts import PAGE_CELLS
 from pybeam.models import Ensemble
-from pybeam.models.huggingface import wrap
+from pybeam.models.huggingface import OLDEST, check_transformers, wrap
 from support.session_driver import SessionDriver, straight_line
 
 pytest.importorskip("transformers")
@@ -22,6 +24,7 @@ import transformers
 from transformers.cache_utils import DynamicCache, LinearAttentionAndFullAttentionLayer
 
 from pybeam.models.huggingface.dense import gathered
+from pybeam.tasks.wrapped import load_wrapped
 from support import causal_models, speech_models, tiny_models, tiny_whisper
 from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, limits, tiny_network
 
@@ -164,7 +167,28 @@ def test_which_tokens_end_a_hypothesis():
 @pytest.mark.slow
 def test_transformers_is_not_needed_until_a_model_is_wrapped():
     said = without("transformers", "import pybeam; pybeam.models.huggingface.wrap(None)")
-    assert "ImportError" in said and "pip install transformers" in said
+    assert "ImportError" in said and "pip install -U transformers" in said
+
+
+def test_a_transformers_that_is_too_old_is_refused_at_each_door(monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "5.4.0")
+    said = (
+        f"transformers {OLDEST} or later is needed, but 5.4.0 is installed: `pip install -U trans"
+    )
+    with pytest.raises(ImportError, match=said):
+        wrap(None)
+    with pytest.raises(ImportError, match=said):
+        pybeam.generate(None, None, generation_config=transformers.GenerationConfig())
+    with pytest.raises(ValueError, match=f"holds a model that is not built in .*, and {said}"):
+        load_wrapped(Path("folder"), "cpu", "auto", None, ValueError("unknown"))
+    # numbers are compared, not texts
+    monkeypatch.setattr(transformers, "__version__", "5.24.0.dev0")
+    check_transformers()
+
+
+def test_the_page_names_the_oldest_transformers():
+    page = Path(__file__).parents[3] / "docs/reference/models.md"
+    assert re.findall(r"transformers (\S+) or later", page.read_text("utf-8")) == [OLDEST]
 
 
 @torch.inference_mode()

@@ -232,7 +232,7 @@ def test_processors_look_at_prompts(kind):
 
 
 def test_what_pads_a_prompt_counts_for_nothing(llama):
-    """Not even where it is EOS, which a penalty would make less likely; so too in `generate`."""
+    """Not even where it is EOS, which a penalty would make less likely; so too in `generate` from 5.23 on."""
     given = repetitive([9, 2])
     given["input_ids"][given["attention_mask"] == 0] = EOS
     options = dict(num_beams=3, max_new_tokens=9, repetition_penalty=3.0, bad_words_ids=[[7, 6]])
