@@ -213,16 +213,20 @@ def _own_bytes(job: Job) -> int | None:
     wrapped = type(wrap(job.network))
     sessions, make = [], wrapped.session
 
-    def session(model, backend):
+    def noted(model, backend):
         sessions.append(make(model, backend))
         return sessions[-1]
 
-    wrapped.session = session
+    wrapped.session = noted
     try:
         job.search(**SYSTEMS["pybeam"])
     finally:
         wrapped.session = make
-    return sum(buffer.nbytes for buffer in sessions[-1].buffers()) or None
+    session = sessions[-1]
+    prompts = getattr(session, "_prompts", None)
+    pools = [getattr(session, name, None) for name in ("_own", "_cross")]
+    pools = [pool for pool in (*pools, getattr(prompts, "pool", None)) if pool is not None]
+    return sum(pool.num_cells * pool.cell_bytes for pool in pools) or None
 
 
 @torch.inference_mode()
