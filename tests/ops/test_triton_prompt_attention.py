@@ -48,3 +48,9 @@ def test_compiled_well(dtype, options, num_rows, size, capability, monkeypatch):
     assert assembly.stack <= (64 if dtype == torch.float32 else 16)
     # keys and values come many bytes at once, straight to shared memory
     assert assembly.count(r"LDGSTS\.E\.BYPASS\.128") >= 16
+
+
+@pytest.mark.parametrize(("size", "is_tall"), [(256, True), (257, False)])
+def test_tall_tiles_are_of_heads_that_fit(size, is_tall):
+    variant = variants.prompt_variant_of(1024, 16, size, 2, torch.device("cpu"))
+    assert (variant.ROWS == variants.MANY_ROWS) == is_tall

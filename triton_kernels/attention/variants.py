@@ -77,7 +77,8 @@ def prompt_variant_of(
     if itemsize == 4:
         return PromptVariant(FEW_ROWS, 32 if size <= 64 else 16, size, num_warps=4)
     num_tall = triton.cdiv(num_rows, MANY_ROWS) * num_heads
-    if num_tall < num_multiprocessors(device):
+    # a tall tile of larger heads does not fit the registers
+    if size > 256 or num_tall < num_multiprocessors(device):
         return PromptVariant(FEW_ROWS, 64, size, num_warps=4)
     return PromptVariant(
         MANY_ROWS, 64 if size <= 64 else 32, size, num_warps=4 if size <= 128 else 8
