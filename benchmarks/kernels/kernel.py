@@ -232,8 +232,9 @@ def same(ours: Any, theirs: Any, tolerance: float = 0.0) -> None:
     ours, theirs = ours.detach().to(theirs.device).double(), theirs.detach().double()
     if ours.shape != theirs.shape:
         raise WrongResult(f"the shape is {tuple(ours.shape)}, and must be {tuple(theirs.shape)}")
-    # equal infinities have no difference
-    apart = (ours - theirs).abs().masked_fill(ours == theirs, 0)
+    # equal infinities have no difference, nor have two numbers that nobody has written
+    are_same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    apart = (ours - theirs).abs().masked_fill(are_same, 0)
     finite = theirs.masked_fill(~theirs.isfinite(), 0)
     allowed = tolerance * float(finite.abs().amax()) if finite.numel() else 0
     num_wrong = int((~(apart <= allowed)).sum())
