@@ -44,8 +44,8 @@ def await_kernels(IS_FENCE: tl.constexpr = False):
 class MarkedKernel:
     """A kernel that is launched before the one before it has ended, where a device can do that.
 
-    Triton may make one operation, with one rounding, of a product and a sum. Triton 3.9 warns where that is
-    left to the default, which the next version changes.
+    Triton is told to make one operation, with one rounding, of a product and a sum, as it did before. 3.9
+    warns where that is left to a default, which the next version changes.
     """
 
     def __init__(self, kernel: Any) -> None:

@@ -232,7 +232,7 @@ def same(ours: Any, theirs: Any, tolerance: float = 0.0) -> None:
     ours, theirs = ours.detach().to(theirs.device).double(), theirs.detach().double()
     if ours.shape != theirs.shape:
         raise WrongResult(f"the shape is {tuple(ours.shape)}, and must be {tuple(theirs.shape)}")
-    # equal infinities have no difference, nor have two numbers that nobody has written
+    # equal infinities have no difference, nor have two NaN, as where nobody has written
     are_same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     apart = (ours - theirs).abs().masked_fill(are_same, 0)
     finite = theirs.masked_fill(~theirs.isfinite(), 0)

@@ -27,11 +27,10 @@ from pybeam.triton_kernels.logits.automata import (
     walk,
     weight_of,
 )
+from pybeam.triton_kernels.logits.parts import part_of
 from pybeam.triton_kernels.select.options import MAX_EOS, ends
 
 MAX_BLOCK = 1024
-# a row is divided among programs, each of which finds its state, until there are so many
-PROGRAMS = 1024
 FORBIDDEN = tl.constexpr(-float("inf"))
 
 
@@ -326,9 +325,7 @@ def automaton_logits(
     if not logits.numel():
         return
     rows = [one.contiguous() for one in (row_slot, node, token, position)]
-    num_blocks = triton.cdiv(vocab_size, MAX_BLOCK)
-    num_parts = min(num_blocks, max(1, PROGRAMS // num_rows))
-    part_size = MAX_BLOCK * triton.cdiv(num_blocks, num_parts)
+    part_size = part_of(num_rows, vocab_size, MAX_BLOCK)
     logits_kernel[(num_rows, triton.cdiv(vocab_size, part_size))](
         logits,
         *arrays,

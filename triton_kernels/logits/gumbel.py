@@ -15,10 +15,9 @@ from torch import Tensor
 
 from pybeam.triton_kernels.arithmetic import expm1, log1p
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+from pybeam.triton_kernels.logits.parts import part_of
 
 BLOCK = 1024
-# a row is divided among programs until there are so many
-PROGRAMS = 1024
 GOLDEN = tl.constexpr(-0x61C8864680B583EB)
 FIRST_MIX64, SECOND_MIX64 = tl.constexpr(-0x40A7B892E31B1A47), tl.constexpr(-0x6B2FB644ECCEEE15)
 FIRST_MIX32, SECOND_MIX32 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)
@@ -188,8 +187,7 @@ def perturb(
     out = torch.empty_like(log_probs)
     if not out.numel():
         return out
-    most = triton.cdiv(num_columns, BLOCK)
-    slice_columns = BLOCK * triton.cdiv(most, min(most, max(1, PROGRAMS // num_rows)))
+    slice_columns = part_of(num_rows, num_columns, BLOCK)
     num_slices = triton.cdiv(num_columns, slice_columns)
     arrays = Arrays(seed, hashes, totals, parent, node_log_prob, prefix_length)
     rows = Rows(slot, entry, node, token, position)

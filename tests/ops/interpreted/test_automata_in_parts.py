@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pybeam.triton_kernels.logits import automaton_rows
+from pybeam.triton_kernels.logits import automaton_rows, parts
 from support.pooled_automata import V, check_walk
 
 
@@ -13,5 +13,5 @@ from support.pooled_automata import V, check_walk
 def test_rows_in_parts(block, num_programs, monkeypatch):
     """States of more edges than a block holds are among them."""
     monkeypatch.setattr(automaton_rows, "MAX_BLOCK", block)
-    monkeypatch.setattr(automaton_rows, "PROGRAMS", num_programs)
+    monkeypatch.setattr(parts, "PROGRAMS", num_programs)
     check_walk("triton")
