@@ -7,7 +7,6 @@ from __future__ import annotations
 BUDGETS_US = {
     "plan_kernel": 2.0,
     "read_kernel": 3.0,
-    "inherit_kernel": 3.5,
     "commit_kernel": 6.0,
     "embed_norm_kernel": 3.0,
     "add_norm_kernel": 3.0,
@@ -16,7 +15,7 @@ BUDGETS_US = {
     "pybeam::cuda::select_kernel": 28.0,
 }
 # a kernel of few numbers takes the time of its start, and of the loads that wait for one another: on an H200
-# within two fifths of plan, read, inherit, commit and the norms
+# within two fifths of plan, read, commit (then in two kernels) and the norms
 START_US, LOAD_US = 0.7, 0.5
 # others take the time of their work: the most that each of their variants may have by a column of
 # `triton_code`, for an sm_90, a tenth above what there was on 2026-11-27. Of 80 registers and 4 warps six

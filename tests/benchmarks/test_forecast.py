@@ -18,7 +18,7 @@ NAMES = {
     "attention": ["tree_attention_kernel"],
     "norm": ["add_norm_kernel", "void at::native::vectorized_layer_norm_kernel<float>(int)"],
     "select": ["select_kernel", "void pybeam::select_kernel<8, unsigned int>(SelectParams)"],
-    "books": ["plan_kernel", "read_kernel", "inherit_kernel", "commit_kernel"],
+    "books": ["plan_kernel", "read_kernel", "commit_kernel"],
     "other": ["void at::native::indexSelectSmallIndex<int>()", "index_select", "embedding", "add_"],
 }
 

@@ -32,7 +32,7 @@ LAYER = [
 ]
 NAMES = [
     *("plan_kernel", "read_kernel", "void gather_kernel<2>()", "void layer_norm_kernel<2>()"),
-    *(*LAYER * 3, "nvjet_d", "select_kernel", "inherit_kernel", "commit_kernel"),
+    *(*LAYER * 3, "nvjet_d", "select_kernel", "commit_kernel"),
 ]
 
 

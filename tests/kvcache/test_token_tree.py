@@ -10,7 +10,7 @@ from pybeam.backends.arrays import tree_survivors
 from pybeam.contracts import MASK_WIDTH, Survivors
 from pybeam.kvcache import token_tree
 from pybeam.kvcache.token_tree import TokenTree
-from support.asserts import tree_in_use
+from support.asserts import tree_in_use, with_own_pages
 from support.invariants import check_tree
 from support.threads import every_thread_count
 from support.tree_beams import EOS, Beams, ints, new_tree, places_seen
@@ -84,9 +84,9 @@ def test_random_beams(backend, device, width):
         assert tree_in_use(trees[0]) == tree_in_use(trees[-1])
         for p in open_slots:
             held = len(beams.rows[p])
-            for name in ("row_node", "row_cell"):
-                lines = [getattr(tree, name)[p, :held].tolist() for tree in trees]
-                assert lines[0] == lines[-1]
+            nodes = [tree.row_node[p, :held].tolist() for tree in trees]
+            cells = [with_own_pages(tree, tree.row_cell[p, :held].tolist()) for tree in trees]
+            assert nodes[0] == nodes[-1] and cells[0] == cells[-1]
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_pages_do_not_depend_on_threads(native):
         for _ in range(10):
             tree.append(ints(slots), beams.step(slots), eos_id=EOS)
         check_tree(tree)
-        states.append(tree_in_use(tree))
+        states.append([tree_in_use(tree), tree.page.tolist(), tree.free_page.tolist()])
     assert all(state == states[0] for state in states)
 
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybeam import backends
+from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.cells import Cells
 from pybeam.models.plain_cells import of_sources, with_masks
-from support.asserts import assert_close, tree_in_use
+from support.asserts import assert_close, numbers_of_pages, tree_in_use
 from support.invariants import check_tree
 from support.tree_beams import EOS, Beams, ints, new_tree, places_seen
 
@@ -42,7 +43,11 @@ def attended(tree: TokenTree, cells: Cells, backend: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     device = tree.token.device
     shape = 2, tree.num_cells, HEADS, SIZE
-    key, value = torch.randn(shape, generator=generator).to(device)
+    # the cells of a page hold the same wherever that page came from
+    cell = torch.arange(tree.num_cells).view(-1, PAGE_CELLS)
+    for page, i in numbers_of_pages(tree).items():
+        cell[page] = i * PAGE_CELLS + torch.arange(PAGE_CELLS)
+    key, value = torch.randn(shape, generator=generator)[:, cell.flatten()].to(device)
     shape = cells.entry.numel(), HEADS, SIZE
     query = torch.randn(shape, generator=generator).to(device)
     return cells.attend(backends.load(backend), query, key, value, 0.3).cpu()

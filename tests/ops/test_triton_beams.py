@@ -54,8 +54,8 @@ def test_plan_read_and_report_are_compiled_well(capability):
 def test_lists_of_any_alignment_run_the_same_code():
     """`select` returns lists that stand one behind another, wherever they begin."""
     launches = [x for num in (3, 4) for x in commit_launches(5, RULES[0], num_sources=num)]
-    assert len(launches) == 4
-    assert len(distinct(launches)) == 2
+    assert len(launches) == 2
+    assert len(distinct(launches)) == 1
 
 
 @pytest.mark.slow
@@ -65,9 +65,7 @@ def test_commit_is_compiled_well(width, capability):
     launches = distinct(
         [x for rules in RULES for x in commit_launches(width, rules, has_paths=width > 128)]
     )
-    names = [launch.kernel.__name__ for launch in launches]
-    assert names.count("commit_kernel") == len(RULES)
-    assert len(names) == len(RULES) + 1, "two launches a step, the first the same for all rules"
+    assert [launch.kernel.__name__ for launch in launches] == ["commit_kernel"] * len(RULES)
     for launch in launches:
         assembly = assemble(launch, capability)
         assert assembly.local == 0

@@ -31,10 +31,12 @@ def test_compiled_well(capability):
     launches += [x for width in (16, 200, 512, 4096) for x in tree_launches(width, has_paths=True)]
     launches = distinct(launches)
     names = [launch.kernel.__name__ for launch in launches]
-    kernels = {"inherit_kernel", "commit_kernel", "release_kernel"}
+    kernels = {"commit_kernel", "release_kernel"}
     assert set(names) == kernels
     assert names.count("release_kernel") == 1
     for launch in launches:
         assembly = assemble(launch, capability)
-        assert assembly.stack == assembly.local == 0
+        assert assembly.local == 0
+        # beams of 4,096 keep two numbers in memory
+        assert assembly.stack <= 8
         assert assembly.registers <= 128

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
 from torch import Tensor
 
-from pybeam.contracts import Survivors
+from pybeam.contracts import PAGE_CELLS, Survivors
 
 # (absolute, relative): sums run in float32 and may take any order; 16-bit results may round to a
 # neighbour
@@ -75,9 +76,12 @@ TREE_LISTS = {
 
 
 def tree_in_use(tree) -> dict[str, list]:
-    """Return the arrays of a tree without the places that nobody may read."""
+    """Return the arrays of a tree without the places that nobody may read.
+
+    Pages are numbered slot after slot, because sources on a device take them in any order.
+    """
     state = {name: getattr(tree, name).tolist() for name in set(TREE_LISTS.values())}
-    state["free_page"] = tree.free_page[: int(tree.num_free_pages)].tolist()
+    state["num_free_pages"] = tree.num_free_pages.tolist()
     lengths = state["path_length"] = tree.path_length.tolist()
     state["path"] = [tree.path[p, :, :length].tolist() for p, length in enumerate(lengths)]
     for name, counter in TREE_LISTS.items():
@@ -85,4 +89,22 @@ def tree_in_use(tree) -> dict[str, list]:
         # guesses have no log-prob yet, and NaN is not equal to NaN
         array = array.view(torch.int32) if array.dtype == torch.float32 else array
         state[name] = [array[p, :n].tolist() for p, n in enumerate(counts)]
+    for name in ("live_cell", "free_cell"):
+        state[name] = [with_own_pages(tree, cells) for cells in state[name]]
+    state["page"] = [list(map(numbers_of_pages(tree).get, pages)) for pages in state["page"]]
     return state
+
+
+def with_own_pages(tree, cells: list[int]) -> list[int]:
+    """Return cells, -1 for none, as if pages had been given slot after slot."""
+    number = numbers_of_pages(tree)
+    return [
+        cell if cell < 0 else number[cell // PAGE_CELLS] * PAGE_CELLS + cell % PAGE_CELLS
+        for cell in cells
+    ]
+
+
+def numbers_of_pages(tree) -> dict[int, int]:
+    """Number the pages of a tree in the order of slots, and of the pages of a slot."""
+    held = [tree.page[p, :n].tolist() for p, n in enumerate(tree.num_pages.tolist())]
+    return {page: i for i, page in enumerate(itertools.chain(*held))}

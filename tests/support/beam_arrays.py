@@ -6,7 +6,7 @@ import torch
 
 from pybeam.state.beam_state import BeamState
 
-from .asserts import tree_in_use
+from .asserts import tree_in_use, with_own_pages
 
 START, EOS, VOCAB = 1, 2, 9
 CPU = torch.device("cpu")
@@ -32,6 +32,7 @@ def in_use(state: BeamState) -> dict[str, list]:
     }
     for name, array in entries.items():
         held[name] = [bits(array[p, :n]) for p, n in enumerate(beams.num_entries.tolist())]
+    held["row_cell"] = [with_own_pages(state.tree, cells) for cells in held["row_cell"]]
     is_entry = torch.arange(beams.score.shape[1]) < beams.num_entries[:, None]
     for name in ("ended_length", "eos_log_prob", "eos_token"):
         held[name] = bits(getattr(beams, name)[is_entry & ~beams.is_alive])

@@ -20,6 +20,7 @@ from pybeam.state.new_beam import NewBeam
 from pybeam.state.report import FinishedHypothesis, Report
 from pybeam.state.step import StepPlan
 from pybeam.stopping import Stop
+from support.asserts import with_own_pages
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 from support.invariants import check_state
 
@@ -83,8 +84,9 @@ ALGORITHMS = {
 
 
 def fields_of(rows: Rows) -> tuple:
-    """All but the arrays by slot, which `in_use` compares."""
-    return tuple(value for name, value in vars(rows).items() if name != "beam_score")
+    """All but the arrays by slot, which `in_use` compares, and the cells."""
+    left_out = "beam_score", "cell"
+    return tuple(value for name, value in vars(rows).items() if name not in left_out)
 
 
 def assert_equal(one: tuple, other: tuple) -> None:
@@ -190,6 +192,11 @@ class Searches:
         steps = [state.begin(StepPlan(slot, num_rows, LENGTH)) for state in self.states]
         _, given, own = steps
         inputs = [state.program.inputs() for state in self.states]
+        cells = [
+            with_own_pages(state.tree, step.rows.cell.tolist())
+            for state, step in zip(self.states, steps, strict=True)
+        ]
+        assert all(own_cells == cells[0] for own_cells in cells)
         for step, own_inputs in zip(steps, inputs, strict=True):
             assert_equal(fields_of(step.rows), fields_of(given.rows))
             assert_equal(own_inputs, inputs[0])

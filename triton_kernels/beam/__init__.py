@@ -1,10 +1,7 @@
 """`beam_plan`, `beam_read`, `beam_commit` and `beam_report`: what a step does to beams, beside `select`.
 
-`beam_commit` takes two launches, because the pages that a source gets depend on those that earlier sources
-take. The first launch (`tree/inherit.py`) says which live nodes the new rows see, frees the cells of nodes
-that no row sees any more, and counts the pages needed. In the second, every source adds up the counts before
-its own, takes its pages, appends its nodes, and makes its next beam. The result is the same as for one source
-after another. `tree_append` stops at the nodes.
+`beam_commit` is one launch with a program per source. Sources take free pages as they come, so their cells
+may be others than those of one source after another. No result depends on where a cell lies.
 
 The engine must make room (`TokenTree.reserve`). If it did not, a survivor gets no node, cell or page.
 Nothing is ever written out of bounds.
@@ -21,7 +18,6 @@ from pybeam.triton_kernels.beam.columns import NUM_FINISHED
 from pybeam.triton_kernels.beam.commit import commit_kernel
 from pybeam.triton_kernels.beam.plan import plan_kernel
 from pybeam.triton_kernels.beam.read import BLOCK_SOURCES, NUM_REPORTED, read_kernel, report_kernel
-from pybeam.triton_kernels.tree.inherit import inherit_kernel
 
 BLOCK_REPORTED = 32
 # entries of a beam that one warp reads
@@ -31,11 +27,10 @@ WARP_SIZE = 32
 # live nodes that a program holds at a time, and of these one warp
 TILE_WORDS = 2048
 WARP_CELLS = 64
-# rows of a beam that one warp commits, and whose paths one warp moves
+# rows of a beam that one warp commits
 WARP_ROWS = 32
-WARP_PATHS = 128
 MAX_WARPS = 16
-# what the second launch is told where there are no beams
+# what a launch is told where there are no beams
 NO_BEAMS = (*[None] * 8, 0, 0)
 
 
@@ -161,33 +156,30 @@ def _commit(
     of_beams: tuple,
     constants: dict[str, int],
 ) -> None:
-    """Make both launches, for at least one slot."""
+    """Launch the kernel, for at least one slot."""
     num_sources = slot.numel()
     slot, survivors = slot.contiguous(), Survivors(*[x.contiguous() for x in survivors])
     lines = (tree.token, tree.row_node, tree.live_cell, tree.free_cell, tree.page)
     most = (array.shape[1] for array in lines)
     sizes = (survivors.token.shape[1], tree.page.shape[0], *most, tree.path.shape[2])
-    arguments = (tree, *survivors, slot, slot.new_empty(num_sources + 1), eos_id, *sizes)
     mask_words = tree.live_mask.shape[2]
     has_paths = mask_words == 0
     block_rows = max(16, triton.next_power_of_2(tree.row_node.shape[1]))
-    num_warps = min(triton.cdiv(block_rows, WARP_ROWS), MAX_WARPS)
     # a beam of few rows has few nodes
     block_cells = TILE_WORDS // 2 if has_paths else min(TILE_WORDS, 16 * block_rows)
-    inherit_warps = max(4, block_rows // WARP_PATHS) if has_paths else block_cells // WARP_CELLS
-    inherit_kernel[(num_sources,)](
-        *arguments,
-        slot.new_empty(num_sources, tree.live_cell.shape[1]) if has_paths else None,
-        MASK_WORDS=mask_words,
-        BLOCK_ROWS=block_rows,
-        BLOCK_CELLS=block_cells,
-        num_warps=min(inherit_warps, MAX_WARPS),
-    )
+    num_warps = max(4, block_rows // WARP_ROWS) if has_paths else block_cells // WARP_CELLS
+    num_warps = min(num_warps, MAX_WARPS)
     commit_kernel[(num_sources,)](
-        *arguments,
+        tree,
+        *survivors,
+        slot,
+        eos_id,
+        *sizes,
+        slot.new_empty(num_sources, tree.live_cell.shape[1]) if has_paths else None,
         *of_beams,
         MASK_WORDS=mask_words,
         BLOCK_ROWS=block_rows,
+        BLOCK_CELLS=block_cells,
         CHUNK=min(block_rows, WARP_SIZE * num_warps),
         num_warps=num_warps,
         **constants,

@@ -1,7 +1,8 @@
 """`beam_commit`: survivors become the next beams, one program per source.
 
-It takes the two launches of `tree_append`. The second also finishes hypotheses, stops searches and replaces
-beams. It reads all of a beam before it overwrites some of it.
+The new rows see what their parents saw (`tree/inherit.py`), hypotheses finish, searches stop, nodes are
+appended (`tree/append.py`), and survivors replace the beam. All of a beam is read before some of it is
+overwritten. `tree_append` is the same without beams.
 
 Where the best hypotheses are kept, those that have finished before and those that finish now are put into one
 list. Their ranks in it, found by counting, are their places.
@@ -11,6 +12,7 @@ import triton
 import triton.language as tl
 
 from pybeam.contracts import Finishing, Survivors
+from pybeam.triton_kernels.beam.arrivals import arrives_last
 from pybeam.triton_kernels.beam.columns import (
     FLOAT_BEST_FINISHED,
     INT_DEPTH,
@@ -41,10 +43,10 @@ from pybeam.triton_kernels.beam.read import NUM_REPORTED
 from pybeam.triton_kernels.beam.stop import decide
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.tree.append import append_nodes, take_pages
+from pybeam.triton_kernels.tree.inherit import inherit
 from pybeam.triton_kernels.tree.survivors import (
     LISTS,
     Numbers,
-    counts_of,
     span_of,
     survivors_anew,
     survivors_at,
@@ -117,13 +119,19 @@ def replace_beam(
 
 
 @triton.jit
-def report_line(tree, p_ints, i_slot, p_report, i_source):
-    """Write what the host must know of a source; see `BeamProgram.report`."""
+def report(tree, beams, i_slot, p_report, i_source):
+    """Write what the host must know of a source, and the last program what it must know of all."""
+    # what one thread wrote all can read
+    tl.debug_barrier()
     o_column = tl.arange(0, BLOCK_REPORTED)
-    b_int = tl.load(p_ints + i_slot * NUM_INTS + o_column, mask=o_column < NUM_REPORTED, other=0)
+    b_int = tl.load(
+        beams.ints + i_slot * NUM_INTS + o_column, mask=o_column < NUM_REPORTED, other=0
+    )
     b_line = tl.where(o_column == NUM_REPORTED, tl.load(tree.num_pages + i_slot), b_int)
     p_line = p_report + 1 + i_source * (NUM_REPORTED + 1)
     tl.store(p_line + o_column, b_line, mask=o_column <= NUM_REPORTED)
+    if arrives_last(beams):
+        tl.store(p_report, tl.load(tree.num_free_pages))
 
 
 @one_variant(anywhere=[*LISTS, "p_eos_token", "p_source", "p_target", "p_live", "p_report"])
@@ -137,7 +145,6 @@ def commit_kernel(
     p_num_finished,
     p_has_nan,
     p_slot,
-    p_needed,
     eos_id,
     capacity,
     num_slots,
@@ -147,6 +154,7 @@ def commit_kernel(
     max_free,
     max_pages,
     max_path,
+    p_place,  # see `inherit`
     beams,  # None: the tree grows, and that is all
     p_eos_token,
     p_scratch_ints,
@@ -159,12 +167,14 @@ def commit_kernel(
     num_scratch,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
+    BLOCK_CELLS: tl.constexpr,
     CHUNK: tl.constexpr,
     FINISHING: tl.constexpr = 0,
     KEEPS_BEST: tl.constexpr = False,
     TOP: tl.constexpr = 0,
     CERTIFICATE: tl.constexpr = 0,
 ):
+    """One program per source."""
     await_kernels()
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
@@ -178,21 +188,20 @@ def commit_kernel(
     if beams is not None:
         i_live = tl.load(p_live + i_source).to(tl.int64)
     span = span_of(survivors, numbers)
-    num_left, num_taken = take_pages(tree, p_needed, i_source)
-    if beams is not None:
-        if i_source == tl.num_programs(0) - 1:
-            tl.store(p_report, num_left - num_taken)
     o_row = tl.arange(0, BLOCK_ROWS)
     p_move = i_source.to(tl.int64) * max_rows + o_row
     if (i_slot < 0) | (i_slot >= num_slots):
         if beams is not None:
             tl.store(p_source + p_move, -1, mask=o_row < max_rows)
             tl.store(p_target + p_move, -1, mask=o_row < max_rows)
-            report_line(tree, beams.ints, i_live, p_report, i_source)
+            report(tree, beams, i_live, p_report, i_source)
         return
-    counts = counts_of(tree, i_slot)
     rows = survivors_at(survivors, numbers, span, o_row)
     num_rows = tl.sum(rows[2].to(tl.int32), 0)
+    counts, needed = inherit(
+        tree, survivors, numbers, span, rows, i_slot, p_place, MASK_WORDS, BLOCK_ROWS, BLOCK_CELLS
+    )
+    pages = take_pages(tree, needed)
     if beams is not None:
         step = Step(tree, beams, survivors, p_eos_token, numbers, max_finished)
         first = tl.load(survivors.num_finished + i_source)
@@ -218,11 +227,11 @@ def commit_kernel(
                 CERTIFICATE,
                 CHUNK,
             )
-    if KEEPS_BEST:
-        # the lists of the best need the registers
-        counts, rows = counts_of(tree, i_slot), survivors_anew(survivors, numbers, o_row)
-    # reads of the tree are done
-    pages = num_left, num_taken
+    if KEEPS_BEST or (beams is not None and MASK_WORDS == 0):
+        # the lists of the best and paths need the registers
+        rows = survivors_anew(survivors, numbers, o_row)
+    # every thread sees the cells that are free now
+    tl.debug_barrier()
     append_nodes(
         tree, survivors, numbers, rows, num_rows, i_slot, counts, pages, MASK_WORDS, BLOCK_ROWS
     )
@@ -251,6 +260,4 @@ def commit_kernel(
         tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
         b_target = tl.where(m_live, first_entry + o_row, -1)
         tl.store(p_target + p_move, b_target, mask=o_row < max_rows)
-        # what one thread wrote all can read
-        tl.debug_barrier()
-        report_line(tree, beams.ints, i_live, p_report, i_source)
+        report(tree, beams, i_live, p_report, i_source)

@@ -1,8 +1,8 @@
 """`draft_commit`: outputs that are final are appended, and the next rows guessed, one program per source.
 
-It takes two launches, because the pages that a source gets depend on those that earlier sources take. The
-first accepts, stops and guesses, and counts pages. The second takes the pages and writes the rows. It alone
-changes how many rows a source has, because in the first every source counts the rows before its own.
+It takes two launches. The first accepts, stops and guesses, and counts pages. The second takes the pages and
+writes the rows. It alone changes how many rows a source has, because in the first every source counts the
+rows before its own.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def draft_commit(
     if num_sources == 0 or (survivors is not None and survivors.token.numel() == 0):
         return
     slot = slot.contiguous()
-    next_rows, needed = slot.new_empty(num_sources), slot.new_empty(num_sources + 1)
+    next_rows, needed = slot.new_empty(num_sources), slot.new_empty(num_sources)
     if survivors is None:
         survivors = Survivors(*[slot] * len(Survivors._fields))
     survivors = Survivors(*[x.contiguous() for x in survivors])

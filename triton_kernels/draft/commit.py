@@ -26,7 +26,7 @@ def accept_kernel(
     p_eos_token,
     p_slot,
     p_next,  # [A], rows of the next step; -1 for an empty slot, which stays as it is
-    p_needed,  # [A + 1], pages each source needs, then how many are free
+    p_needed,  # [A], pages each source needs
     num_sources,
     num_outputs,
     eos_id,
@@ -52,9 +52,6 @@ def accept_kernel(
     )
     step = Step(tree, beams, drafts, survivors, p_eos_token, numbers)
     i_source = tl.program_id(0)
-    if i_source == 0:
-        # the next launch changes this number while its programs still need the old one
-        tl.store(p_needed + num_sources, tl.load(tree.num_free_pages))
     first_row = count_before(beams, p_slot, num_sources, num_slots)[0][0]
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     is_slot = (i_slot >= 0) & (i_slot < num_slots)
@@ -97,7 +94,7 @@ def rows_kernel(
     """Take pages, and write rows: the masks are a staircase, because each row sees those before it."""
     await_kernels()
     i_source = tl.program_id(0)
-    num_left, num_taken = take_pages(tree, p_needed, i_source)
+    num_left, num_taken = take_pages(tree, tl.load(p_needed + i_source))
     num_rows = tl.load(p_next + i_source)
     if num_rows < 0:
         return

@@ -1,4 +1,4 @@
-"""The second launch of a step of the tree: every source takes its pages and appends its nodes."""
+"""The second part of a step of the tree: every source takes its pages and appends its nodes."""
 
 import triton
 import triton.language as tl
@@ -8,31 +8,20 @@ from pybeam.triton_kernels.tree.masks import row_bits
 from pybeam.triton_kernels.tree.paths import extend_paths
 from pybeam.triton_kernels.tree.survivors import PAGE_CELLS
 
-BLOCK_SOURCES = tl.constexpr(128)
-
 
 @triton.jit
-def pages_before(p_needed, i_source):
-    """Count the pages that the sources before this one need."""
-    num_before = 0
-    for start in range(0, i_source, BLOCK_SOURCES):
-        o_source = start + tl.arange(0, BLOCK_SOURCES)
-        num_before += tl.sum(tl.load(p_needed + o_source, mask=o_source < i_source, other=0), 0)
-    return num_before
+def take_pages(tree, needed):
+    """Take the topmost free pages, as many as a source needs.
 
-
-@triton.jit
-def take_pages(tree, p_needed, i_source):
-    """Return how many free pages the sources before this one leave, and how many of them it takes.
-
-    It takes the topmost ones. The last source stores how many pages are free then.
+    Returns how many pages were free, and how many of them the source has. Programs of one launch take them as
+    they come.
     """
-    num_sources = tl.num_programs(0)
-    num_free_pages = tl.load(p_needed + num_sources)
-    num_left = tl.maximum(num_free_pages - pages_before(p_needed, i_source), 0)
-    num_taken = tl.minimum(tl.load(p_needed + i_source), num_left)
-    if i_source == num_sources - 1:
-        tl.store(tree.num_free_pages, num_left - num_taken)
+    num_left, num_taken = 0, 0
+    if needed > 0:
+        num_left = tl.maximum(tl.atomic_add(tree.num_free_pages, -needed, sem="relaxed"), 0)
+        num_taken = tl.minimum(needed, num_left)
+        if num_taken < needed:
+            tl.atomic_add(tree.num_free_pages, needed - num_taken, sem="relaxed")
     return num_left, num_taken
 
 
@@ -44,7 +33,7 @@ def append_nodes(
     rows,  # see `survivors_at`
     num_rows,  # that go on
     i_slot,
-    counts,  # `counts_of` the slot
+    counts,  # see `inherit`
     pages,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,

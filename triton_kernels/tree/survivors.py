@@ -70,22 +70,3 @@ def counts_of(tree, i_slot):
         tl.load(tree.num_free + i_slot),
         tl.load(tree.num_pages + i_slot),
     )
-
-
-@triton.jit
-def store_lists(tree, numbers, p_needed, i_slot, m_live, counts, num_kept):
-    """Store that nodes have left the live list, and the pages that the nodes of these survivors need.
-
-    `counts` are `counts_of` the slot, with no more live nodes than there is room for.
-    """
-    num_nodes, num_live, num_free, num_pages = counts
-    num_free = tl.minimum(num_free + num_live - num_kept, numbers.max_free)
-    room = tl.minimum(numbers.max_nodes - num_nodes, numbers.max_live - num_kept)
-    num_new = tl.minimum(tl.sum(m_live.to(tl.int32), 0), room)
-    needed = tl.cdiv(tl.maximum(num_new - num_free, 0), PAGE_CELLS)
-    page_room = numbers.max_pages - num_pages
-    tl.store(p_needed + tl.program_id(0), tl.minimum(needed, page_room))
-    # every thread has read the counters before one overwrites them
-    tl.debug_barrier()
-    tl.store(tree.num_live + i_slot, num_kept)
-    tl.store(tree.num_free + i_slot, num_free)

@@ -14,6 +14,7 @@ from pybeam.search.overrides import for_target, overridden
 from pybeam.state.draft_state import DraftState
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.step import StepPlan
+from support.asserts import with_own_pages
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 from support.invariants import check_state
 
@@ -95,7 +96,11 @@ class Searches:
         steps = [state.begin(StepPlan(slot, num_rows, LENGTH)) for state in (native, ours)]
         rows, others = (step.rows for step in steps)
         assert bits(rows.token) == bits(others.token)
-        assert bits(rows.cell) == bits(others.cell)
+        cells = [
+            with_own_pages(state.tree, step.rows.cell.tolist())
+            for state, step in zip(self.states, steps, strict=True)
+        ]
+        assert cells[0] == cells[1]
         logits = torch.randn(num_rows, VOCAB, generator=self.generator)
         guessed = torch.cat((rows.token[1:], rows.token[:1])).long()[:, None]
         logits.scatter_add_(1, guessed, torch.full((num_rows, 1), 2.0))

@@ -9,6 +9,7 @@ from pybeam import backends
 from pybeam.backends.arrays import tree_survivors
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.token_tree import TokenTree
+from support.asserts import tree_in_use
 from support.invariants import check_tree
 
 EOS = 2
@@ -74,15 +75,16 @@ def test_an_empty_pool_gives_no_cells(device):
     tree.reserve_pages(4)
     tree.guard()
     tree.open(torch.tensor([0, 1, 2], dtype=torch.int32, device=device), start_id=1)
-    # 21 cells each, one page is left: the first source in line gets it
+    # 21 cells each, one page is left: the first source that comes gets it
     grow(tree, [2, 0, 1], [0] * 20, list(range(5, 25)))
     tree.check()
     assert int(tree.num_free_pages) == 0
-    assert tree.num_live.tolist()[:3] == [PAGE_CELLS, PAGE_CELLS, 21]
+    assert sorted(tree.num_live.tolist()[:3]) == [PAGE_CELLS, PAGE_CELLS, 21]
     cells = tree.row_cell.tolist()
-    assert [sum(cell >= 0 for cell in row) for row in cells[:3]] == [15, 15, 20]
-    # and what it could not have is a row of its parent's node
-    assert tree.row_node[0, 15:].tolist() == [0] * 5
+    assert sorted(sum(cell >= 0 for cell in row) for row in cells[:3]) == [15, 15, 20]
+    # and what the others could not have are rows of their parents' node
+    poor = [p for p in range(3) if int(tree.num_live[p]) == PAGE_CELLS]
+    assert all(tree.row_node[p, 15:].tolist() == [0] * 5 for p in poor)
 
 
 @pytest.mark.parametrize("slot", [-1, 3, 2**30])
@@ -113,7 +115,7 @@ def test_parents_that_are_not_there(device):
 
 
 def test_pages_of_many_sources(device):
-    """More sources than one block of the sum over those before: as the reference."""
+    """As the reference, but for the order in which sources take pages."""
     trees = [TokenTree(backends.load(name), device) for name in ("reference", "triton")]
     slots = torch.randperm(200, generator=torch.Generator().manual_seed(0)).int().to(device)
     for tree in trees:
@@ -123,10 +125,7 @@ def test_pages_of_many_sources(device):
         grow(tree, slots.tolist(), [0] * 20, [EOS] * 5 + list(range(5, 20)))
         tree.release(slots[::2].contiguous())
         check_tree(tree)
-    for name in ("num_free_pages", "num_pages", "num_free", "num_nodes", "num_live"):
-        assert torch.equal(getattr(trees[0], name), getattr(trees[1], name)), name
-    num_free = int(trees[0].num_free_pages)
-    assert torch.equal(trees[0].free_page[:num_free], trees[1].free_page[:num_free])
+    assert tree_in_use(trees[0]) == tree_in_use(trees[1])
 
 
 def test_a_source_of_many_pages_gives_all_back(device):
