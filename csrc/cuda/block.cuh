@@ -85,16 +85,14 @@ __device__ void for_each_loaded(int number, Load load, Use use) {
 }
 
 // Whether this block is the last of `expected` to arrive; then it sees what the others wrote
-// before, and has reset the counter. The first thread calls `leave` when all threads of the block
-// have come so far.
+// before, and has reset the counter. The first warp calls `leave` when all threads of the block
+// have come so far; only its first thread may write.
 template <class Leave>
 __device__ bool is_last_to_arrive(uint32_t* counter, uint32_t expected, Leave leave) {
     __syncthreads();
     bool is_last = false;
-    if (threadIdx.x == 0) {
-        leave();
-        is_last = count_arrival(counter, expected - 1) == expected - 1;
-    }
+    if (threadIdx.x < kWarpSize) leave();
+    if (threadIdx.x == 0) is_last = count_arrival(counter, expected - 1) == expected - 1;
     return __syncthreads_or(is_last);
 }
 

@@ -39,11 +39,20 @@ struct alignas(16) Key {
 
 constexpr int kRoom = 1024;
 
+struct Group {
+    int entry;
+    int number;  // among those of all slices of a row
+};
+
 // Lives in shared memory.
 struct Candidates {
     Key key[kRoom];
-    Key best[kThreads];
+    union {
+        Group group[kRoom];  // of which keys are made
+        Key best[kThreads];  // of them
+    };
     int count;  // of keys; more than kRoom say that some were lost
+    int num_groups;
 
     __device__ void add(const Key& own) {
         const int place = atomicAdd(&count, 1);

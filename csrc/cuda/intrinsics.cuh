@@ -1,11 +1,24 @@
-// Instructions that C++ has no name for; tests/ops/cuda_on_cpu.h has the same functions for a CPU.
+// Instructions that C++ has no name for; tests/ops/cuda_on_cpu has the same functions for a CPU.
 #pragma once
 
 #ifdef __CUDACC__
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 namespace pybeam::cuda {
+
+// Lets the next kernel of the stream be set up, and waits until all earlier ones have ended. See
+// triton_kernels/dependent_launch.py.
+__device__ inline void await_kernels() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "griddepcontrol.launch_dependents;\n\t"
+        "griddepcontrol.wait;" ::
+            : "memory");
+#endif
+}
 
 __device__ inline float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
@@ -40,11 +53,28 @@ __device__ inline uint32_t count_arrival(uint32_t* counter, uint32_t last) {
     return before;
 }
 
+// Whether a kernel waits on the current device (`await_kernels`), so that it may begin early.
+template <class Params>
+bool can_begin_early(void (*kernel)(Params)) {
+    static const char* const choice = std::getenv("PYBEAM_DEPENDENT_LAUNCH");
+    if (choice != nullptr && std::strcmp(choice, "0") == 0) return false;
+    cudaFuncAttributes code{};
+    return cudaFuncGetAttributes(&code, kernel) == cudaSuccess && code.ptxVersion >= 90;
+}
+
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), int64_t num_blocks, int num_threads, cudaStream_t stream,
                    const Params& params) {
-    kernel<<<static_cast<unsigned>(num_blocks), num_threads, 0, stream>>>(params);
-    return cudaGetLastError();
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = static_cast<unsigned>(num_blocks);
+    config.blockDim = num_threads;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = can_begin_early(kernel);
+    return cudaLaunchKernelEx(&config, kernel, params);
 }
 
 }  // namespace pybeam::cuda

@@ -8,25 +8,29 @@
 namespace pybeam::cuda {
 namespace {
 
-// The beam of an entry: how many beams end at or before it.
-__device__ int beam_of(const SelectParams& p, int64_t entry) {
-    int beam = 0;
+// The beam of an entry.
+__device__ Span span_of(const SelectParams& p, int64_t entry) {
+    __shared__ Span found;
+    if (threadIdx.x == 0) found.beam = -1;
+    __syncthreads();
 #pragma unroll 1
-    for (int64_t begin = 0; begin < p.num_beams; begin += kThreads) {
-        const int64_t i = begin + threadIdx.x;
-        beam += __syncthreads_count(i < p.num_beams && p.offset[i + 1] <= entry);
+    for (int64_t i = threadIdx.x; i < p.num_beams; i += kThreads) {
+        const int begin = p.offset[i], end = p.offset[i + 1];
+        if (begin <= entry && entry < end) found = {static_cast<int>(i), begin, end};
     }
-    return beam;
+    __syncthreads();
+    return found;
 }
 
 // How many blocks arrive at a beam: those of the rows of entries that are not held, and one more.
-__device__ uint32_t num_arrivals(const SelectParams& p, int beam) {
-    const int begin = p.offset[beam], end = p.offset[beam + 1];
-    int num_live = end - begin;
+__device__ uint32_t num_arrivals(const SelectParams& p, const Span& span) {
+    int num_live = span.end - span.begin;
     if (p.is_ended != nullptr) {
         int num_held = 0;
 #pragma unroll 1
-        for (int i = begin + threadIdx.x; i < end; i += kThreads) num_held += is_held(p, i);
+        for (int i = span.begin + threadIdx.x; i < span.end; i += kThreads) {
+            num_held += is_held(p, i);
+        }
         num_live -= block_reduce(num_held, Sum{});
     }
     return num_live * p.plan.num_slices + 1;
@@ -35,8 +39,8 @@ __device__ uint32_t num_arrivals(const SelectParams& p, int beam) {
 // The entry of a row: the one that is not held and has `row` such entries before it; -1 for
 // padding.
 __device__ int64_t entry_of(const SelectParams& p, int64_t row) {
+    if (p.is_ended == nullptr) return row;
     const int64_t end = p.offset[p.num_beams];
-    if (p.is_ended == nullptr) return row < end ? row : -1;
     __shared__ int64_t found;
     if (threadIdx.x == 0) found = -1;
     int64_t num_live = 0;
@@ -59,34 +63,37 @@ __global__ void __launch_bounds__(kThreads, 4)
     select_kernel(const __grid_constant__ SelectParams p) {
     __shared__ BeamMemory memory;
     __shared__ Total warp_total[kWarps];
+    await_kernels();
     const int64_t num_slices = p.num_rows * p.plan.num_slices;
-    int beam = static_cast<int>(blockIdx.x - num_slices), entry = -1, row = 0, number = 0;
+    const int64_t own_beam = blockIdx.x - num_slices;
+    int entry = -1, row = 0, number = 0;
+    Span span;
     uint32_t expected;
-    if (beam < 0) {
+    if (own_beam < 0) {
         row = blockIdx.x / p.plan.num_slices;
         number = blockIdx.x % p.plan.num_slices;
         Slice<Logit, kVectors> slice(p, row, number);
         // while the logits are on their way
         entry = static_cast<int>(entry_of(p, row));
-        if (entry < 0) return;
-        beam = beam_of(p, entry);
-        expected = num_arrivals(p, beam);
-        const Total total = leave_peaks(p, entry, beam, slice);
+        span = span_of(p, entry);
+        if (span.beam < 0) return;
+        expected = num_arrivals(p, span);
+        const Total total = leave_peaks(p, entry, span.beam, slice);
         if (threadIdx.x % kWarpSize == 0) warp_total[threadIdx.x / kWarpSize] = total;
     } else {
-        expected = num_arrivals(p, beam);
+        span = {static_cast<int>(own_beam), p.offset[own_beam], p.offset[own_beam + 1]};
+        expected = num_arrivals(p, span);
     }
     const auto leave_total = [&] {
         if (entry < 0) return;
-        Total total = warp_total[0];
-#pragma unroll 1
-        for (int warp = 1; warp < kWarps; ++warp) total = combine(total, warp_total[warp]);
+        const Total total = combine_lanes<kWarps>(warp_total[threadIdx.x % kWarps]);
+        if (threadIdx.x != 0) return;
         const Scratch scratch(p);
         scratch.total_of(entry, number) = total;
         if (number == 0) scratch.row[entry] = row;
     };
-    if (!is_last_to_arrive(p.counter + beam, expected, leave_total)) return;
-    finish_beam<Logit, kVectors>(p, beam, memory);
+    if (!is_last_to_arrive(p.counter + span.beam, expected, leave_total)) return;
+    finish_beam<Logit, kVectors>(p, span, memory);
 }
 
 int64_t vectors_of(const pybeam::SelectParams& p) {

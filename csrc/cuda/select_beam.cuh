@@ -15,17 +15,11 @@ constexpr float kLeastFinite = -__FLT_MAX__;
 // candidates, and no row has more of them than it may have candidates.
 constexpr int kBins = 2 * kThreads;
 
-struct Group {
-    int entry;
-    int number;  // among those of all slices of a row
-};
-
 // Lives in shared memory.
 struct BeamMemory {
+    Entry entry[kMaxBlockWidth];
     Candidates list;
     uint32_t bin[kBins];
-    Group group[kRoom];
-    int num_groups;
 };
 
 // How many numbers of a bin are compared with a bound: one for each thread, or two.
@@ -66,19 +60,24 @@ struct Beam {
     bool forced;
     bool bans;
 
-    __device__ Beam(const SelectParams& params, int beam, BeamMemory& shared)
+    __device__ Beam(const SelectParams& params, const Span& span, BeamMemory& shared)
         : p(params),
           memory(shared),
           scratch(params),
-          number(beam),
-          begin(params.offset[beam]),
-          num_entries(params.offset[beam + 1] - params.offset[beam]),
-          wanted(beam_limit(params, beam)),
-          limit(row_limit(params, beam)),
+          number(span.beam),
+          begin(span.begin),
+          num_entries(span.end - span.begin),
+          wanted(beam_limit(params, span.beam)),
+          limit(row_limit(params, span.beam)),
           num_bins(bins_in_use(wanted)),
           row_bins(max(min(limit, num_bins / max(num_entries, 1)), 1)),
-          forced(is_forced(params, beam)),
-          bans(bans_eos(params, beam)) {}
+          forced(is_forced(params, span.beam)),
+          bans(bans_eos(params, span.beam)) {}
+
+    // The entry, in scratch memory where shared memory has no place for it.
+    __device__ Entry& entry_of(int i) const {
+        return i < kMaxBlockWidth ? memory.entry[i] : scratch.entry[begin + i];
+    }
 
     // Whether an entry has one candidate, whatever its logits.
     __device__ bool is_single(int i) const { return forced || is_held(p, begin + i); }
@@ -96,6 +95,9 @@ struct Beam {
             const int i = first + static_cast<int>(threadIdx.x) / kLanes;
             const int lane = threadIdx.x % kLanes;
             const bool has_row = i < num_entries && !is_held(p, begin + i);
+            // loads come first, so that they wait together
+            const float score = i < num_entries ? p.score[begin + i] : 0.0f;
+            const int32_t row = has_row ? scratch.row[begin + i] : 0;
             Total total{kMinusInfinity, 0.0f};
 #pragma unroll 1
             for (int slice = lane; has_row && slice < scratch.num_slices; slice += kLanes) {
@@ -105,10 +107,10 @@ struct Beam {
             has_nan |= has_row && isnan(total.sum);
             if (lane > 0 || i >= num_entries) continue;
             const bool has_tokens = has_row && !forced && limit > 0;
-            Entry entry{p.score[begin + i], 0.0f, p.normalise ? logf(total.sum) : 0.0f, 0.0f};
+            Entry entry{score, 0.0f, p.normalise ? logf(total.sum) : 0.0f, 0.0f, row};
             if (p.normalise) entry.peak = total.peak;
             if (!has_tokens) entry.log_sum = -kMinusInfinity;
-            scratch.entry[begin + i] = entry;
+            entry_of(i) = entry;
         }
         return __syncthreads_or(has_nan);
     }
@@ -153,7 +155,7 @@ struct Beam {
         };
         const int lane_bin = static_cast<int>(threadIdx.x) % kWarpSize % row_bins;
         for_each_peaks([&](int i, int group, Peaks peaks) {
-            const Entry entry = scratch.entry[begin + i];
+            const Entry& entry = entry_of(i);
             const int bin = i * row_bins;
             // few bins take the largest peak of four groups
             if (row_bins <= kWarpSize) {
@@ -179,20 +181,20 @@ struct Beam {
                 least = min(least, memory.bin[i * row_bins + j]);
             }
             const float own = has_few ? float_from_ordered(least) : bound;
-            scratch.entry[begin + i].bound = own >= kLeastFinite ? own : kLeastFinite;
+            entry_of(i).bound = own >= kLeastFinite ? own : kLeastFinite;
         }
         __syncthreads();
     }
 
     // The only candidate of an entry.
     __device__ Key single(int i) const {
-        const float score = p.score[begin + i];
+        const float score = entry_of(i).score;
         const bool held = is_held(p, begin + i);
         if (score == kMinusInfinity) return {0, 0};
         return Key::of(score, i, 0.0f, held ? p.eos.id[0] : p.forced[number]);
     }
 
-    __device__ Row<Logit> row_of(int i) const { return Row<Logit>(p, scratch.row[begin + i]); }
+    __device__ Row<Logit> row_of(int i) const { return Row<Logit>(p, entry_of(i).row); }
 
     // A token of a row, if it reaches the bound of its entry and may be chosen.
     __device__ Key token_key(int i, const Entry& entry, const Row<Logit>& row, int32_t token,
@@ -212,19 +214,19 @@ struct Beam {
             if (own.upper != 0) memory.list.add(own);
         }
         for_each_peaks([&](int i, int group, Peaks peaks) {
-            const Entry entry = scratch.entry[begin + i];
+            const Entry& entry = entry_of(i);
             if (!(score_of(entry, peaks.largest()) >= entry.bound)) return;
 #pragma unroll 1
             for (int j = 0; j < 4; ++j) {
                 if (score_of(entry, peaks.of[0]) >= entry.bound) {
-                    const int place = atomicAdd(&memory.num_groups, 1);
-                    if (place < kRoom) memory.group[place] = {i, group + j};
+                    const int place = atomicAdd(&memory.list.num_groups, 1);
+                    if (place < kRoom) memory.list.group[place] = {i, group + j};
                 }
                 peaks.drop_first();
             }
         });
         __syncthreads();
-        if (memory.num_groups > kRoom) return false;
+        if (memory.list.num_groups > kRoom) return false;
         list_tokens();
         __syncthreads();
         return memory.list.count <= kRoom;
@@ -239,17 +241,17 @@ struct Beam {
             return (slice * kVectors + i % kPerGroup / 2) * kThreads + thread;
         };
         for_each_loaded(
-            memory.num_groups * kPerGroup,
+            memory.list.num_groups * kPerGroup,
             [&](int i) {
-                const Group group = memory.group[i / kPerGroup];
+                const Group group = memory.list.group[i / kPerGroup];
                 const Row<Logit> row = row_of(group.entry);
                 const int32_t place = place_of(group, i);
                 if (place >= row.num_vectors()) return Vector{};
                 return load_vector(row.vectors() + place);
             },
             [&](int i, const Vector& vector) {
-                const Group group = memory.group[i / kPerGroup];
-                const Entry entry = scratch.entry[begin + group.entry];
+                const Group group = memory.list.group[i / kPerGroup];
+                const Entry& entry = entry_of(group.entry);
                 unsigned reaching = 0;
 #pragma unroll
                 for (int j = 0; j < kPerVector<Logit>; ++j) {
@@ -279,7 +281,7 @@ struct Beam {
         for (int i = 0; i < num_entries; ++i) {
             const bool has_one = is_single(i);
             const Row<Logit> row = row_of(i);
-            const Entry entry = scratch.entry[begin + i];
+            const Entry& entry = entry_of(i);
             const int32_t end = has_one ? 1 : row.vocab_size;
 #pragma unroll 1
             for (int32_t first = 0; first < end; first += kThreads) {
@@ -318,7 +320,7 @@ struct Beam {
 
     __device__ Candidate candidate(const Key& key) const {
         const int i = key.parent();
-        const Entry entry = scratch.entry[begin + i];
+        const Entry& entry = entry_of(i);
         if (is_single(i)) return {entry.score, 0.0f, i, key.token(), is_held(p, begin + i)};
         const float log_prob = (key.logit() - entry.peak) - entry.log_sum;
         return {entry.score + log_prob, log_prob, i, key.token(), false};
@@ -327,10 +329,11 @@ struct Beam {
 
 // Ranks, finishes, prunes and writes the candidates of one beam.
 template <class Logit, int kVectors>
-__device__ void finish_beam(const SelectParams& p, int number, BeamMemory& memory) {
+__device__ void finish_beam(const SelectParams& p, const Span& span, BeamMemory& memory) {
+    const int number = span.beam;
     for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
-    if (threadIdx.x == 0) memory.list.count = memory.num_groups = 0;
-    const Beam<Logit, kVectors> beam(p, number, memory);
+    if (threadIdx.x == 0) memory.list.count = memory.list.num_groups = 0;
+    const Beam<Logit, kVectors> beam(p, span, memory);
     const bool has_nan = beam.combine_slices();
     const int count = has_nan || beam.wanted == 0 ? 0 : beam.rank_candidates();
     const bool has_own = static_cast<int>(threadIdx.x) < count;

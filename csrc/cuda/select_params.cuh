@@ -32,6 +32,14 @@ struct alignas(16) Entry {
     float peak;
     float log_sum;  // +inf: no token of the row is a candidate
     float bound;    // candidates below it cannot be among the best
+    int32_t row;
+};
+
+// A beam and where its entries stand.
+struct Span {
+    int beam;  // -1: there is none
+    int begin;
+    int end;
 };
 
 // Scratch memory: peaks [entries, slices, kGroups], entries, totals [entries, slices], and the row

@@ -27,7 +27,8 @@ def compiled(request, tmp_path_factory) -> SimpleNamespace:
     source, architecture = request.param
     cubin = tmp_path_factory.mktemp("cuda") / f"{source.stem}.cubin"
     kernels = cuda_code.compile_for(source, architecture, cubin)
-    return SimpleNamespace(source=source, kernels=kernels, cubin=cubin)
+    early = architecture.startswith("9")
+    return SimpleNamespace(source=source, kernels=kernels, cubin=cubin, can_begin_early=early)
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +62,19 @@ def test_select_stays_within_the_budget(compiled, code):
         if vectors == 8:
             counted = cuda_code.instructions_per_logit(kernel.name, code[kernel.name])
             assert counted <= cuda_code.BUDGET[logits], (kernel.name, counted)
+
+
+def test_kernels_wait_before_they_touch_memory(compiled, code):
+    """Kernels for an sm_90 may begin before the one before has ended."""
+    for name, instructions in code.items():
+        texts = [text for _, text in instructions]
+        events = [
+            event
+            for text in texts
+            for event in re.findall(r"\b(PREEXIT|ACQBULK|LDG|STG|ATOMG|REDG|LD|ST)\b", text)
+        ]
+        waits = [event for event in events if event in ("PREEXIT", "ACQBULK")]
+        if compiled.can_begin_early:
+            assert events[:2] == waits == ["PREEXIT", "ACQBULK"], name
+        else:
+            assert not waits, name

@@ -47,6 +47,13 @@ def test_more_equal_keys_than_a_block_has_room_for(cuda_kernel, reverse):
     check(case, cuda_kernel, CPU)
 
 
+@pytest.mark.parametrize("held", [0.0, 0.5])
+def test_more_entries_than_a_block_holds(cuda_kernel, held):
+    """An operator that is called by itself may be given more rows than a beam of this kernel has places."""
+    case = random_case(17, 300, [3, 300, 0, 2], [2, 9, 1, 2], held=held)
+    check(case, cuda_kernel, CPU)
+
+
 @pytest.mark.slow
 def test_every_row_address(cuda_kernel):
     wide = torch.randn(9, 300).bfloat16()

@@ -45,6 +45,8 @@ T max(T a, T b) {
 
 namespace pybeam::cuda {
 
+inline void await_kernels() {}
+
 inline float exp2_fast(float x) { return std::exp2(x); }
 
 inline float float_from_half(uint16_t bits) { return to_float(Half{bits}); }
