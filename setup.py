@@ -108,7 +108,8 @@ def extension() -> dict:
     # a toolkit of another version than torch's may lie about, so nobody gets CUDA without asking
     has_cuda = os.environ.get("PYBEAM_CUDA") == "1"
     if has_cuda and not torch.cuda.is_available():
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0;9.0a")
+        # what runs on an A100 and an H100, and what the driver compiles for GPUs that came later
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0+PTX;9.0a")
     files = sorted(p for p in Path("csrc").rglob("*.*") if has_cuda or "cuda" not in p.parts)
     flags = list(FLAGS_ON_WINDOWS if IS_WINDOWS else FLAGS)
     link_flags = []
