@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
-from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.contracts import Cells, Paths
 
@@ -72,6 +74,8 @@ class TreeAttention(Kernel):
     )
     tolerance = 2e-5
     tolerance_of_halves = 1e-2
+    others: ClassVar[tuple[str, ...]] = (f"{FLASHINFER} paged decode",)
+    copying: ClassVar[str] = "gather + SDPA"
     has_entries = True
 
     def __init__(
@@ -113,7 +117,8 @@ class TreeAttention(Kernel):
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        return ("gather + SDPA",)
+        # FlashInfer has no float32
+        return (cls.copying, *(cls.others if kind == "cuda" and case.dtype == "bfloat16" else ()))
 
     def ours(self, backend: backends.Backend, key: Tensor, value: Tensor) -> Tensor:
         # the reference is compared in float32
@@ -127,6 +132,23 @@ class TreeAttention(Kernel):
         """A cache of its own for every row: keys and values are gathered, then attended."""
         gathered = [pool[self._row_cells].transpose(1, 2) for pool in (key, value)]
         return scaled_dot_product_attention(self._query[:, :, None], *gathered)  # [R, H, 1, D]
+
+    def in_other(self, name: str) -> Callable[..., object]:
+        """Each row is a request, and each cell that the row sees a page."""
+        from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+        num_rows, length = self._row_cells.shape
+        one = torch.ones(num_rows, dtype=torch.int32, device=self._query.device)
+        workspace = torch.zeros(2**27, dtype=torch.uint8, device=one.device)
+        decode = BatchDecodeWithPagedKVCacheWrapper(workspace)
+        decode.plan(
+            length * torch.arange(num_rows + 1, dtype=torch.int32, device=one.device),
+            self._row_cells.flatten().int(),
+            one,
+            *(NUM_HEADS, NUM_HEADS, HEAD_SIZE, 1),
+            q_data_type=self._query.dtype,
+        )
+        return lambda key, value: decode.run(self._query, (key[:, None], value[:, None]))
 
 
 class CrossAttention(TreeAttention):
@@ -142,18 +164,15 @@ class CrossAttention(TreeAttention):
         ],
         tiny=[Case("float32", (2, 3, 4))],
     )
+    copying = "SDPA, states repeated per row"
     has_entries = False
 
     def _seen(self, width: int, length: int) -> tuple[int, None, Tensor]:
         return length, None, torch.arange(length).repeat(width, 1)
 
-    @classmethod
-    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        return ("SDPA, states repeated per row",)
-
     def calls(self, name: str) -> list:
         """The peer finds the states of every row copied."""
-        if name not in self.peers("", None):
+        if name != self.copying:
             return super().calls(name)
         states = [
             [pool[self._row_cells].transpose(1, 2).contiguous() for pool in copy]

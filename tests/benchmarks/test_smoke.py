@@ -15,6 +15,7 @@ OTHERS = {
     *("catalogue", "corpus_runs", "gpu.ctranslate2_process", "memory", "offline", "peer_server"),
     *("named_threads", "plain_server"),
     *("worker", "wrapped", "tools.data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
+    "gpu.flashinfer_kernels",
     *("tools.first_output", "tools.loading", "tools.ssru", "tools.constrained_steps"),
     "tools.instructions",
 }
