@@ -77,6 +77,13 @@ def test_a_citation_has_the_day_of_the_release(tree):
         check.check_changelog()
 
 
+def test_a_target_is_summed_up_by_its_own_last_line(tmp_path, monkeypatch):
+    (tmp_path / "Makefile").write_text("wheel:\n\t@echo begun; echo built\n", "utf-8")
+    # as in `make release-check`
+    monkeypatch.setenv("MAKELEVEL", "1")
+    assert check.made("wheel", tmp_path) == "built"
+
+
 def test_links_are_skipped_where_there_is_no_network(tree, monkeypatch):
     def refuse(*_, **__):
         raise OSError("no route")
