@@ -28,8 +28,8 @@ META = torch.device("meta")
 MULTIPROCESSORS = 132
 # tokens of a hypothesis; the trees of few sources of so many tokens are split
 LONGEST = 64
-# by number; "plan" chooses the sources that move, "read" finds their rows
-PHASES = ("plan", "read", "model", "process", "select", "commit", "report")
+# by number; "read" chooses the sources that move, and finds their rows
+PHASES = ("read", "model", "process", "select", "commit", "report")
 
 # operators that only describe memory
 DESCRIBES = {
@@ -100,7 +100,7 @@ def step_kernels(
     with ready_step(model, algorithm, schedule, num_sources) as step, ExitStack() as phases:
         work = step.work
         for owner, name, phase in (
-            (work.state, "plan", "plan"),
+            (work.state, "plan", "read"),
             (work.state, "begin", "read"),
             (work.session, "step", "model"),
             (work.state.step, "_processed", "process"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 # of one kernel in a step of up to 64 beams of 5, 6 layers of 1,024, on an H200; `kernels_of_a_step` fails
 # above
 BUDGETS_US = {
-    "plan_kernel": 2.0,
     "read_kernel": 3.0,
     "commit_kernel": 6.0,
     "embed_norm_kernel": 3.0,
@@ -15,7 +14,7 @@ BUDGETS_US = {
     "pybeam::cuda::select_kernel": 28.0,
 }
 # a kernel of few numbers takes the time of its start, and of the loads that wait for one another: on an H200
-# within two fifths of plan, read, commit (then in two kernels) and the norms
+# within two fifths of what planned and read apart, commit (then in two kernels) and the norms
 START_US, LOAD_US = 0.7, 0.5
 # others take the time of their work: the most that each of their variants may have by a column of
 # `triton_code`, for an sm_90, a tenth above what there was on 2026-11-27. Of 80 registers and 4 warps six

@@ -24,6 +24,7 @@ from benchmarks.sizes import CUDA
 from pybeam import backends
 from pybeam.engine.partials import best_rows
 from pybeam.models.base import Model
+from pybeam.state.step import Step as BegunStep
 from pybeam.state.step import StepPlan
 
 # hypotheses end behind all the steps that are done here
@@ -44,7 +45,7 @@ TINY = "tiny"
 # products of two backends round differently, and a beam whose candidates are nearly tied goes another way
 LEAST_SAME = 0.9
 WHOLE = "step"
-PHASES = ("plan", "read", "model", "select", "commit", "report")
+PHASES = ("read", "model", "select", "commit", "report")
 
 
 def of_search(dtype: str, *beam, algorithm="fixed_beam", timed=(WHOLE, *PHASES)) -> list[Case]:
@@ -195,12 +196,14 @@ class Phase(NamedTuple):
 def phases(step: OneStep) -> Iterator[Phase]:
     """The parts of a step, each with the inputs that the ones before it make."""
     state, session, slot = step.work.state, step.work.session, step.slot
-    plan = partial(state.plan, slot, step.rules())
-    yield Phase("plan", plan, step.restore)
-    step.restore()
-    moving, _ = plan()
-    read = partial(state.begin, StepPlan(moving, step.limit, step.longest))
+    sized = StepPlan(slot, step.limit, step.longest)
+
+    def read() -> BegunStep:
+        """Choose who moves, too."""
+        return state.begin(state.plan(sized, step.rules()))
+
     yield Phase("read", read, step.restore)
+    step.restore()
     begun, program = read(), state.program
     yield Phase("model", partial(session.step, begun.rows), _nothing)
     logits = session.step(begun.rows)
@@ -209,7 +212,7 @@ def phases(step: OneStep) -> Iterator[Phase]:
 
     def commit() -> None:
         # a commit spends what was chosen
-        program.take(moving, survivors)
+        program.take(begun.rows.slot, survivors)
         program.commit(slot)
 
     yield Phase("commit", commit, step.restore)

@@ -17,12 +17,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import (
-    Beams,
-    Drafts,
-    PlanRules,
-    TreeArrays,
-)
+from pybeam.backends.arrays import Beams, Drafts, TreeArrays
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
@@ -116,11 +111,8 @@ class Backend(Protocol):
     ) -> BeamProgram:
         """All that a step does to these arrays, in one object."""
 
-    def beam_plan(self, beams: Beams, slot: Tensor, rules: PlanRules, /) -> tuple[Tensor, Tensor]:
-        """Choose who moves among slots [A], and count for the others that they have waited.
-
-        Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
-        """
+    # whether its programs choose who moves as they read; else `torch_plan` does it before
+    plans_as_it_reads: bool
 
     # the parameters are the arrays of `BeamState` and their rules
     def draft_program(

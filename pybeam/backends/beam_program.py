@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from pybeam.backends.arrays import NO_LIMIT
+from pybeam.backends.arrays import NO_LIMIT, PlanRules, RowArrays
 from pybeam.backends.layer_program import LayerProgram
 from pybeam.contracts import ColumnTokens, EditList, Survivors
 
@@ -68,6 +68,11 @@ class BeamProgram(Protocol):
         There is room for `num_rows` rows. The rest is padding: rows of slot 0 whose cell is -1. Tensors that
         nobody holds any more may be used again in the next call.
         """
+
+    def plan_and_read(
+        self, slot: Tensor, num_rows: int, rules: PlanRules, /
+    ) -> tuple[Tensor, RowArrays]:
+        """`torch_plan.planned` and `read`, where a backend `plans_as_it_reads`. Returns the slots, too."""
 
     def inputs(self) -> Sequence[Tensor]:
         """The tensors of `SelectInputs` of the beams that were read."""

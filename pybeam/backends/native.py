@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import defaults, torch_layers, torch_plan
+from pybeam.backends import defaults, torch_layers
 from pybeam.backends.arrays import Beams, Drafts, TreeArrays
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.defaults import HALVES
@@ -143,7 +143,7 @@ skips_forced_logits = True
 
 
 # a CPU needs no kernel: mostly everyone moves
-beam_plan = torch_plan.beam_plan
+plans_as_it_reads = False
 
 
 def perturb(*given: Any) -> Tensor:

@@ -16,6 +16,7 @@ from pybeam.backends.arrays import (
     Drafts,
     DraftTokens,
     NewLines,
+    PlanRules,
     RowArrays,
     SelectInputs,
     TreeArrays,
@@ -41,7 +42,11 @@ class BeamFunctions(NamedTuple):
     """The kernels of a backend. `torch_beams` has the first, and says what they do."""
 
     open: Callable[[TreeArrays, Beams, Tensor, NewLines, int], None]
-    read: Callable[[TreeArrays, Beams, Tensor, bool, int, int], tuple[RowArrays, SelectInputs]]
+    # rules of a schedule, and the slots that move by them; None: all do
+    read: Callable[
+        [TreeArrays, Beams, Tensor, bool, int, int, PlanRules | None],
+        tuple[Tensor, RowArrays, SelectInputs],
+    ]
     select: Select
     # of slots that move, and a report on slots that are live
     commit: Callable[
@@ -116,13 +121,17 @@ class TensorBeams:
         return replayed(self.replay, name, work, given, self._device)
 
     def read(self, slot: Tensor, num_rows: int) -> RowArrays:
+        return self.plan_and_read(slot, num_rows, None)[1]
+
+    def plan_and_read(
+        self, slot: Tensor, num_rows: int, rules: PlanRules | None
+    ) -> tuple[Tensor, RowArrays]:
         is_held = self._rules.finishing == Finishing.HELD
         num_entries = slot.numel() * self._beams.score.shape[1] if is_held else num_rows
-        self._slot, self._survivors = slot, None
-        self._rows, self._inputs = self._functions.read(
-            self._tree, self._beams, slot, self._rules.refills, num_rows, num_entries
-        )
-        return self._rows
+        given = self._tree, self._beams, slot, self._rules.refills, num_rows, num_entries
+        self._survivors = None
+        self._slot, self._rows, self._inputs = self._functions.read(*given, rules)
+        return self._slot, self._rows
 
     def inputs(self) -> SelectInputs:
         assert self._inputs is not None, "`inputs` needs a `read` before it"
@@ -219,10 +228,12 @@ class TensorDrafts(TensorBeams):
         given = slot, NewLines.of(*lines), start_id, self._tokens
         self._draft_functions.open(self._tree, self._beams, self._drafts, *given)
 
-    def read(self, slot: Tensor, num_rows: int) -> RowArrays:
-        rows = super().read(slot, num_rows)
+    def plan_and_read(
+        self, slot: Tensor, num_rows: int, rules: PlanRules | None
+    ) -> tuple[Tensor, RowArrays]:
+        moved, rows = super().plan_and_read(slot, num_rows, rules)
         self._rows = rows._replace(position=rows.position + rows.entry)
-        return self._rows
+        return moved, self._rows
 
     def choose(self, logits: Tensor, columns: ColumnTokens | None = None) -> None:
         assert self._rows is not None, "`choose` needs a `read` before it"

@@ -26,13 +26,14 @@ from pybeam.backends.arrays import (
     WIDTH,
     Beams,
     NewLines,
+    PlanRules,
     RowArrays,
     SelectInputs,
     TreeArrays,
     root_survivors,
 )
 from pybeam.backends.beam_program import BeamRules
-from pybeam.backends.torch_plan import beam_report
+from pybeam.backends.torch_plan import beam_report, planned
 from pybeam.contracts import Certificate, Finishing, Survivors, Top
 
 INF = float("inf")
@@ -60,8 +61,16 @@ def beam_open(
 
 
 def beam_read(
-    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
-) -> tuple[RowArrays, SelectInputs]:
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    refills: bool,
+    num_rows: int,
+    num_entries: int,
+    rules: PlanRules | None,
+) -> tuple[Tensor, RowArrays, SelectInputs]:
+    if rules is not None:
+        slot, _ = planned(beams, slot, rules)
     i = slot.long()
     depth, is_alive = beams.depth[i], beams.is_alive[i]  # [A], [A, K]
     width = is_alive.shape[1]
@@ -82,7 +91,7 @@ def beam_read(
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if refills else beams.num_found[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
-    return rows, SelectInputs(
+    return slot, rows, SelectInputs(
         score=torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
         offset=_offsets(beams.num_entries[i]),
         is_ended=is_entry & ~is_alive.flatten()[place],

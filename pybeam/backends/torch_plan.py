@@ -22,12 +22,12 @@ from pybeam.backends.arrays import (
 Choose = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def beam_plan(beams: Beams, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
-    return planned(beams, slot, partial(chosen, rules=rules))
+def planned(beams: Beams, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:
+    """Choose who moves among slots [A], and count for the others that they have waited.
 
-
-def planned(beams: Beams, slot: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
-    """`beam_plan` by a function in place of rules."""
+    Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
+    """
+    choose = partial(chosen, rules=rules) if isinstance(rules, PlanRules) else rules
     reason, num_rows, depth, *_, waited = (
         beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
     )

@@ -20,6 +20,7 @@ from pybeam.backends.arrays import (
     Drafts,
     DraftTokens,
     NewLines,
+    PlanRules,
     RowArrays,
     SelectInputs,
     TreeArrays,
@@ -36,7 +37,6 @@ from pybeam.triton_kernels import product
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
 from pybeam.triton_kernels.attention.prompts import prompt_attention as prompt_attention_kernel
 from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tree_append
-from pybeam.triton_kernels.beam import beam_plan as beam_plan
 from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.embedding import embed_norm as embed_norm
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
@@ -80,8 +80,14 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def beam_read(
-    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
-) -> tuple[RowArrays, SelectInputs]:
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    refills: bool,
+    num_rows: int,
+    num_entries: int,
+    rules: PlanRules | None,
+) -> tuple[Tensor, RowArrays, SelectInputs]:
     num_beams = slot.numel()
     ints, floats = slot.new_empty, beams.floats.new_empty
     rows = RowArrays(ints(num_beams + 1), *[ints(num_rows) for _ in RowArrays._fields[1:]])
@@ -97,8 +103,7 @@ def beam_read(
         forced=ints(num_beams),
         ban_eos=beams.is_alive.new_empty(num_beams),
     )
-    read_beams(tree, beams, slot, rows, inputs, refills)
-    return rows, inputs
+    return read_beams(tree, beams, slot, rows, inputs, refills, rules), rows, inputs
 
 
 BEAM_FUNCTIONS = BeamFunctions(
@@ -111,6 +116,7 @@ BEAM_FUNCTIONS = BeamFunctions(
     backtrace=backtrace,
 )
 beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
+plans_as_it_reads = True
 skips_forced_logits = False
 
 

@@ -212,9 +212,10 @@ class Engine:
         live, work = plan.slot, self._work
         if self._wants.reads_late or not self._moves_all:
             plan = self._chosen(plan)
-        is_undone = True
+        is_undone, slot = True, plan.slot
         try:
             step = self._begun(plan)
+            slot = step.rows.slot
             most = self._most_steps()
             is_plain = most > 1 and step.is_plain(self._live.slots)
             call = work.session.call(step.rows) if is_plain else None
@@ -237,7 +238,7 @@ class Engine:
                 work.session.advance(*step.moves())
             return 1, report
         except Exception as error:
-            raise StepFailed(plan.slot, is_undone=is_undone) from error
+            raise StepFailed(slot, is_undone=is_undone) from error
 
     def _most_steps(self) -> int:
         """Return how many steps may go by before the next question of this engine."""
@@ -252,10 +253,7 @@ class Engine:
     def _chosen(self, plan: StepPlan) -> StepPlan:
         """Let the schedule choose who moves."""
         self._clock("plan")
-        chooses = self._schedule.planner(plan.num_rows)
-        slot, rows_of = self._work.state.plan(plan.slot, chooses)
-        num_rows = int(rows_of.sum()) if plan.num_rows is None else plan.num_rows
-        return plan._replace(slot=slot, num_rows=num_rows)
+        return self._work.state.plan(plan, self._schedule.planner(plan.num_rows))
 
     def _begun(self, plan: StepPlan) -> Step:
         self._clock("plan")

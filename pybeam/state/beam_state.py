@@ -99,24 +99,26 @@ class BeamState(LiveArrays):
 
     def begin(self, plan: StepPlan) -> Step:
         """Read the rows of the slots of this plan [A], one beam after another, and begin a step of them."""
-        program = self.program
+        program, slot = self.program, plan.slot
         if poison.IS_ON:
             self.forget()
         assert plan.num_rows is not None, "the schedule has not chosen who moves"
-        read = RowArrays(*program.read(plan.slot, plan.num_rows))
-        rows = self.rows(plan.slot, read, plan.longest)
+        if plan.rules is None:
+            read = RowArrays(*program.read(slot, plan.num_rows))
+        else:
+            slot, read = program.plan_and_read(slot, plan.num_rows, plan.rules)
+        rows = self.rows(slot, read, plan.longest)
         if self.drafts is None:
             self.processors.begin(rows)
         return self.step(self, program, rows, plan.is_forced)
 
-    def plan(self, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:
-        """Choose who moves among these slots [A], as `Schedule.plan` does, by its rules or by itself.
-
-        Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
-        """
-        if not isinstance(rules, PlanRules):
-            return planned(self.beams, slot, rules)
-        return self.backend.beam_plan(self.beams, slot, rules)
+    def plan(self, plan: StepPlan, rules: PlanRules | Choose) -> StepPlan:
+        """Choose who moves among the slots of a plan, as `Schedule.plan` does, or leave it to `begin`."""
+        is_sized = plan.num_rows is not None
+        if is_sized and isinstance(rules, PlanRules) and self.backend.plans_as_it_reads:
+            return plan._replace(rules=rules)
+        slot, rows_of = planned(self.beams, plan.slot, rules)
+        return plan._replace(slot=slot, num_rows=plan.num_rows if is_sized else int(rows_of.sum()))
 
     def report(self, slot: Tensor) -> Tensor:
         """The numbers of these slots [A] that the host needs; `Report.of` reads a copy of them."""

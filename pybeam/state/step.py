@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import SelectInputs
+from pybeam.backends.arrays import PlanRules, SelectInputs
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.layer_program import LayerCall
 from pybeam.contracts import Survivors
@@ -27,6 +27,7 @@ class StepPlan(NamedTuple):
     longest: int  # most tokens of a row, start token included
     # whether the next token of every row is given, and nobody reads its logits
     is_forced: bool = False
+    rules: PlanRules | None = None  # by which some of the slots move; None: all do
 
 
 class Step:

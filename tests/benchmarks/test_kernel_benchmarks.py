@@ -25,8 +25,8 @@ from benchmarks.kernels.kernel import Case, WrongResult, all_kernels  # noqa: E4
 from benchmarks.kernels.plan import worth  # noqa: E402
 
 KERNELS = ROOT / "benchmarks" / "kernels"
-# "plan", "read", "commit" and "report" of bench_step.py
-AS_PHASES = {"beam_plan", "read_beams", "beam_commit", "beam_report"}
+# "read", "commit" and "report" of bench_step.py
+AS_PHASES = {"read_beams", "beam_commit", "beam_report"}
 NO_KERNEL = {"line_of"}
 # what `python -m benchmarks ctc` times with all that is around it
 IN_CTC = {"ctc_align", "ctc_beam_search", "ctc_prefix_scores"}

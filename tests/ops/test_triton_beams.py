@@ -12,7 +12,7 @@ from pybeam.backends.arrays import PlanRules
 from pybeam.backends.beam_program import BeamRules
 from pybeam.contracts import Certificate, Finishing, Top
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
-from support.triton_launches import commit_launches, draft_launches, plan_launches, read_launches
+from support.triton_launches import commit_launches, draft_launches, read_launches
 
 RULES = (
     BeamRules((2,), Finishing.REFILL, False, Top.IGNORED, Certificate.NONE, True, True),
@@ -26,7 +26,7 @@ RULES = (
 def test_in_the_interpreter():
     run_in_interpreter(
         "tests/ops/interpreted/test_beam_operators.py",
-        "tests/ops/interpreted/test_beam_plan.py",
+        "tests/ops/interpreted/test_plan_and_read.py",
         "tests/ops/interpreted/test_draft_operators.py",
         "tests/ops/interpreted/test_beams_in_the_loop.py",
     )
@@ -34,17 +34,18 @@ def test_in_the_interpreter():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
-def test_plan_read_and_report_are_compiled_well(capability):
-    """One launch each."""
+def test_read_and_report_are_compiled_well(capability):
+    """One launch each, whether all move or a schedule chooses."""
     rules = [
         PlanRules(is_least, order, 99, 9) for is_least in (True, False) for order in (1, -1, 0)
     ]
-    calls = [plan_launches(one, size) for one in rules for size in (1, 64, 1024)]
+    calls = [read_launches(5, True, one, size) for one in rules for size in (1, 64, 1024)]
+    for width in (1, 5, 64, 128, 512, 4096):
+        calls += [read_launches(width, width % 2 == 0, one) for one in (None, rules[0])]
     assert {len(launches) for launches in calls} == {2}
-    calls += [read_launches(width, width % 2 == 0) for width in (1, 5, 64, 128, 512, 4096)]
     launches = distinct([launch for call in calls for launch in call])
     names = {launch.kernel.__name__ for launch in launches}
-    assert names == {"plan_kernel", "read_kernel", "report_kernel"}
+    assert names == {"read_kernel", "report_kernel"}
     for launch in launches:
         assembly = assemble(launch, capability)
         assert assembly.stack == assembly.local == 0

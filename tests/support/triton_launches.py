@@ -117,24 +117,17 @@ def beams_of(width: int, has_paths: bool = False) -> tuple[TokenTree, Beams]:
     return tree, Beams.empty(device).reserved(4, width, prefix=1)
 
 
-def plan_launches(rules: PlanRules, num_sources: int) -> list[Launch]:
-    """Some sources are chosen, and reported on."""
-    tree, beams = beams_of(1)
-    slot = ints(num_sources)
+def read_launches(
+    width: int, refills: bool, rules: PlanRules | None = None, num_sources: int = 3
+) -> list[Launch]:
+    """Beams of this width are read, those that move by these rules, and reported on."""
+    tree, beams = beams_of(width)
+    slot, most = ints(num_sources), num_sources * width
     return recorded(
         lambda: (
-            kernels.beam_plan(beams, slot, rules),
+            kernels.beam_read(tree.arrays, beams, slot, refills, most, most, rules),
             kernels.beam_report(tree.arrays, beams, slot),
         )
-    )
-
-
-def read_launches(width: int, refills: bool) -> list[Launch]:
-    """Beams of this width are read."""
-    tree, beams = beams_of(width)
-    slot = torch.arange(3).int()
-    return recorded(
-        lambda: kernels.beam_read(tree.arrays, beams, slot, refills, 3 * width, 3 * width)
     )
 
 

@@ -1,4 +1,7 @@
-"""`beam_plan`, `beam_read`, `beam_commit` and `beam_report`: what a step does to beams, beside `select`.
+"""`beam_read`, `beam_commit` and `beam_report`: what a step does to beams, beside `select`.
+
+`beam_read` is one launch, with or without rules that say who moves. Each of its programs applies them to all
+sources, and so knows the rows before its own.
 
 `beam_commit` is one launch with a program per source. Sources take free pages as they come, so their cells
 may be others than those of one source after another. No result depends on where a cell lies.
@@ -16,12 +19,13 @@ from torch import Tensor
 from pybeam.contracts import Survivors
 from pybeam.triton_kernels.beam.columns import NUM_FINISHED
 from pybeam.triton_kernels.beam.commit import commit_kernel
-from pybeam.triton_kernels.beam.plan import plan_kernel
-from pybeam.triton_kernels.beam.read import BLOCK_SOURCES, NUM_REPORTED, read_kernel, report_kernel
+from pybeam.triton_kernels.beam.read import NUM_REPORTED, read_kernel, report_kernel
 
 BLOCK_REPORTED = 32
 # entries of a beam that one warp reads
 WARP_ENTRIES = 256
+# sources that a program always has room for, and for which it has another warp
+MIN_SOURCES, WARP_SOURCES = 64, 128
 # survivors that finish are read a few at a time, one by each thread
 WARP_SIZE = 32
 # live nodes that a program holds at a time, and of these one warp
@@ -34,51 +38,52 @@ MAX_WARPS = 16
 NO_BEAMS = (*[None] * 8, 0, 0)
 
 
-def beam_plan(beams: Any, slot: Tensor, rules: Any) -> tuple[Tensor, Tensor]:
-    """See `pybeam.backends.Backend.beam_plan`; `beams` are `Beams`, `rules` `PlanRules`."""
-    num_sources = slot.numel()
-    scratch, out = slot.new_empty(3, num_sources), slot.new_empty(2, num_sources)
-    if num_sources:
-        block = min(BLOCK_SOURCES.value, max(16, triton.next_power_of_2(num_sources)))
-        plan_kernel[(1,)](
-            beams.ints,
-            slot.contiguous(),
-            *scratch,
-            *out,
-            num_sources,
-            rules.most_rows,
-            rules.max_wait,
-            ORDER=int(rules.order),
-            ONLY_LEAST=bool(rules.only_least),
-            BLOCK=block,
-        )
-    moved, num_rows = out
-    return moved, num_rows
+def read_beams(
+    tree: Any,
+    beams: Any,
+    slot: Tensor,
+    rows: Any,
+    entries: Any,
+    refills: bool,
+    rules: Any = None,
+) -> Tensor:
+    """Fill empty arrays of rows (a `RowArrays`) and of entries (`SelectInputs`) for beams in these slots.
 
-
-def read_beams(tree: Any, beams: Any, slot: Tensor, rows: Any, entries: Any, refills: bool) -> None:
-    """Fill empty arrays of rows (a `RowArrays`) and of entries (`SelectInputs`) for beams in these slots."""
+    With `rules`, which are `PlanRules`, those of beams that move, and the others wait. Returns the slots that
+    move, as `pybeam.backends.torch_plan.planned` does.
+    """
     num_sources, max_entries = slot.numel(), beams.score.shape[1]
+    slot = slot.contiguous()
     block = max(16, triton.next_power_of_2(max_entries))
+    block_sources = max(MIN_SOURCES, triton.next_power_of_2(num_sources))
+    num_warps = triton.cdiv(block, WARP_ENTRIES), triton.cdiv(block_sources, WARP_SOURCES)
+    moved = slot if rules is None else torch.empty_like(slot)
     read_kernel[(max(1, num_sources),)](
         tree,
         beams,
         rows,
         entries,
-        slot.contiguous(),
+        slot,
+        moved,
         num_sources,
         beams.ints.shape[0],
+        0 if rules is None else rules.most_rows,
+        0 if rules is None else rules.max_wait,
         rows.token.numel(),
         entries.score.numel(),
         tree.token.shape[1],
         max_entries,
         beams.prefix.shape[1],
         beams.early_width.shape[1],
+        ORDER=None if rules is None else int(rules.order),
+        ONLY_LEAST=rules is not None and bool(rules.only_least),
         REFILLS=bool(refills),
+        BLOCK_SOURCES=block_sources,
         BLOCK_ENTRIES=block,
         BLOCK_PADDING=64,
-        num_warps=min(16, triton.cdiv(block, WARP_ENTRIES)),
+        num_warps=min(MAX_WARPS, max(num_warps)),
     )
+    return moved
 
 
 def beam_report(tree: Any, beams: Any, slot: Tensor) -> Tensor:

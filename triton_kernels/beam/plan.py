@@ -1,92 +1,89 @@
-"""The kernel of `beam_plan`: who moves."""
+"""Who moves: every program of `read_kernel` reads some numbers of all sources, and comes to the same answer."""
 
+from typing import NamedTuple
+
+import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.beam.columns import (
     INT_DEPTH,
+    INT_NUM_ENTRIES,
     INT_NUM_ROWS,
     INT_REASON,
+    INT_TARGET_LENGTH,
     INT_WAITED,
     NUM_INTS,
     STOP_RUNNING,
 )
-from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
-# sources that one is compared with at a time
-TILE_SOURCES = tl.constexpr(32)
 MAX_KEY = tl.constexpr(2**31 - 1)
 MIN_KEY = tl.constexpr(-(2**31))
 
 
-@one_variant(anywhere=["p_slot", "p_key", "p_rows", "p_waited", "p_moved", "p_moved_rows"])
-def plan_kernel(
-    p_ints,
-    p_slot,
-    p_key,
-    p_rows,
-    p_waited,
-    p_moved,
-    p_moved_rows,
-    num_sources,
-    most_rows,
-    max_wait,
-    ORDER: tl.constexpr,
-    ONLY_LEAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One program for all sources. The rows of those that come first are counted, not sorted."""
-    await_kernels()
+class Sources(NamedTuple):
+    """A number of each source, 0 behind the last one."""
+
+    slot: tl.tensor
+    reason: tl.tensor
+    num_rows: tl.tensor
+    depth: tl.tensor
+    waited: tl.tensor
+    num_entries: tl.tensor
+
+
+@triton.jit
+def load_sources(p_ints, p_slot, num_sources, num_slots, BLOCK: tl.constexpr):
     o_source = tl.arange(0, BLOCK)
-    least, num_due = MAX_KEY, 0
+    i_slot = tl.load(p_slot + o_source, mask=o_source < num_sources, other=-1).to(tl.int64)
+    m_slot = (i_slot >= 0) & (i_slot < num_slots)
+    p_line = p_ints + i_slot * NUM_INTS
+    return Sources(
+        i_slot,
+        tl.load(p_line + INT_REASON, mask=m_slot, other=0),
+        tl.load(p_line + INT_NUM_ROWS, mask=m_slot, other=0),
+        tl.load(p_line + INT_DEPTH, mask=m_slot, other=0),
+        tl.load(p_line + INT_WAITED, mask=m_slot, other=0),
+        tl.load(p_line + INT_NUM_ENTRIES, mask=m_slot, other=0),
+    )
+
+
+@triton.jit
+def choose(sources, most_rows, max_wait, ORDER: tl.constexpr, ONLY_LEAST: tl.constexpr):
+    """Choose the sources that move, as a mask."""
+    is_late = sources.waited >= max_wait
+    is_due = (sources.reason == STOP_RUNNING) & (sources.num_rows > 0)
     if ONLY_LEAST:
-        for start in range(0, num_sources, BLOCK):
-            m_source = start + o_source < num_sources
-            i_slot = tl.load(p_slot + start + o_source, mask=m_source, other=0).to(tl.int64)
-            p_line = p_ints + i_slot * NUM_INTS
-            reason = tl.load(p_line + INT_REASON, mask=m_source, other=0)
-            num_rows = tl.load(p_line + INT_NUM_ROWS, mask=m_source, other=0)
-            depth = tl.load(p_line + INT_DEPTH, mask=m_source, other=0)
-            b_depth = tl.where((reason == STOP_RUNNING) & (num_rows > 0), depth, MAX_KEY)
-            least = tl.minimum(least, tl.min(b_depth, 0))
-    for start in range(0, num_sources, BLOCK):
-        m_source = start + o_source < num_sources
-        i_slot = tl.load(p_slot + start + o_source, mask=m_source, other=0).to(tl.int64)
-        p_line = p_ints + i_slot * NUM_INTS
-        reason = tl.load(p_line + INT_REASON, mask=m_source, other=0)
-        num_rows = tl.load(p_line + INT_NUM_ROWS, mask=m_source, other=0)
-        depth = tl.load(p_line + INT_DEPTH, mask=m_source, other=0)
-        waited = tl.load(p_line + INT_WAITED, mask=m_source, other=0)
-        num_rows = tl.where(reason == STOP_RUNNING, num_rows, 0)
-        is_due = num_rows > 0
-        if ONLY_LEAST:
-            is_due &= (depth == least) | (waited >= max_wait)
-        num_due += tl.sum(tl.where(is_due, num_rows, 0), 0)
-        b_key = -waited if ORDER == 0 else ORDER * depth
-        b_key = tl.where(waited >= max_wait, MIN_KEY, b_key)
-        tl.store(p_key + start + o_source, tl.where(is_due, b_key, MAX_KEY), mask=m_source)
-        tl.store(p_rows + start + o_source, num_rows, mask=m_source)
-        tl.store(p_waited + start + o_source, waited, mask=m_source)
-    # every thread sees all keys
-    tl.debug_barrier()
-    # where there is room for all nobody comes first
-    num_compared = tl.where(num_due > most_rows, num_sources, 0)
-    for start in range(0, num_sources, BLOCK):
-        o_one = start + o_source
-        m_source = o_one < num_sources
-        b_key = tl.load(p_key + o_one, mask=m_source, other=MAX_KEY)
-        num_rows = tl.load(p_rows + o_one, mask=m_source, other=0)
-        b_before = tl.zeros([BLOCK], tl.int32)
-        for other in range(0, num_compared, TILE_SOURCES):
-            o_other = other + tl.arange(0, TILE_SOURCES)
-            b_other = tl.load(p_key + o_other, mask=o_other < num_sources, other=MAX_KEY)[None, :]
-            b_rows = tl.load(p_rows + o_other, mask=o_other < num_sources, other=0)[None, :]
-            is_tied = (b_other == b_key[:, None]) & (o_other[None, :] < o_one[:, None])
-            is_before = (b_other < b_key[:, None]) | is_tied
-            b_before += tl.sum(tl.where(is_before, b_rows, 0), 1)
-        moves = (b_key < MAX_KEY) & (b_before + num_rows <= most_rows)
-        slot = tl.load(p_slot + o_one, mask=m_source, other=0)
-        tl.store(p_moved + o_one, tl.where(moves, slot, 0), mask=m_source)
-        tl.store(p_moved_rows + o_one, tl.where(moves, num_rows, 0), mask=m_source)
-        waited = tl.load(p_waited + o_one, mask=m_source, other=0)
-        p_line = p_ints + slot.to(tl.int64) * NUM_INTS
-        tl.store(p_line + INT_WAITED, tl.where(moves, 0, waited + 1), mask=m_source)
+        least = tl.min(tl.where(is_due, sources.depth, MAX_KEY), 0)
+        is_due &= (sources.depth == least) | is_late
+    b_rows = tl.where(is_due, sources.num_rows, 0)
+    if tl.sum(b_rows, 0) > most_rows:
+        b_key = -sources.waited if ORDER == 0 else ORDER * sources.depth
+        b_key = tl.where(is_due, tl.where(is_late, MIN_KEY, b_key), MAX_KEY)
+        is_due &= fits(b_key, b_rows, most_rows)
+    return is_due
+
+
+@triton.jit
+def fits(b_key, b_rows, most_rows):
+    """Whether there is room for each source and all before it. Those of one key go in order.
+
+    Halving finds the first key at which there is no room for all sources up to it, so nothing is sorted.
+    """
+    low, high = tl.min(b_key, 0), tl.max(tl.where(b_rows > 0, b_key, MIN_KEY), 0)
+    while low < high:
+        # the mean, rounded down
+        middle = (low & high) + ((low ^ high) >> 1)
+        is_enough = tl.sum(tl.where(b_key <= middle, b_rows, 0), 0) > most_rows
+        low, high = tl.where(is_enough, low, middle + 1), tl.where(is_enough, middle, high)
+    b_tied = tl.where(b_key == low, b_rows, 0)
+    room = most_rows - tl.sum(tl.where(b_key < low, b_rows, 0), 0)
+    return (b_key < low) | ((b_key == low) & (tl.cumsum(b_tied, 0) <= room))
+
+
+@triton.jit
+def store_waited(beams, sources, b_moves, num_slots):
+    """Count how long sources have waited. This program is the last to do so, and no other reads it."""
+    tl.store(beams.ints + INT_TARGET_LENGTH, 0)
+    m_slot = (sources.slot >= 0) & (sources.slot < num_slots)
+    p_waited = beams.ints + sources.slot * NUM_INTS + INT_WAITED
+    tl.store(p_waited, tl.where(b_moves, 0, sources.waited + 1), mask=m_slot)

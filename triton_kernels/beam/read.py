@@ -24,19 +24,29 @@ from pybeam.triton_kernels.beam.columns import (
     NUM_FLOATS,
     NUM_INTS,
 )
+from pybeam.triton_kernels.beam.arrivals import arrive
+from pybeam.triton_kernels.beam.plan import choose, load_sources, store_waited
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # the first columns
 NUM_REPORTED = INT_WAITED
-BLOCK_SOURCES = tl.constexpr(128)
+
+
+class Limits(NamedTuple):
+    """What `select` needs of one beam."""
+
+    width: tl.tensor
+    max_candidates: tl.tensor
+    margin: tl.tensor
+    local_margin: tl.tensor
+    best_finished: tl.tensor
+    forced: tl.tensor
+    ban_eos: tl.tensor
 
 
 @triton.jit
-def read_limits(
-    beams, lines, p_line, p_floats, i_slot, max_prefix, max_early, REFILLS: tl.constexpr
-):
-    """Store what `select` needs of one beam."""
-    i_source = tl.program_id(0)
+def load_limits(beams, i_slot, max_prefix, max_early, REFILLS: tl.constexpr):
+    p_line, p_floats = beams.ints + i_slot * NUM_INTS, beams.floats + i_slot * NUM_FLOATS
     depth = tl.load(p_line + INT_DEPTH)
     num_generated = depth - tl.load(p_line + INT_PREFIX_LENGTH)
     width = tl.load(p_line + INT_WIDTH)
@@ -48,37 +58,35 @@ def read_limits(
         width -= tl.load(p_line + INT_NUM_FOUND)
     is_forced = depth < tl.load(p_line + INT_SCORED_FROM)
     p_given = beams.prefix + i_slot * max_prefix + tl.minimum(depth, max_prefix - 1)
-    given = tl.load(p_given, mask=is_forced, other=-1)
-    max_candidates = tl.load(p_line + INT_MAX_CANDIDATES)
-    is_banned = num_generated < tl.load(p_line + INT_MIN_LENGTH)
-    margin, local_margin = tl.load(p_floats + FLOAT_MARGIN), tl.load(p_floats + FLOAT_LOCAL_MARGIN)
-    best_finished = tl.load(p_floats + FLOAT_BEST_FINISHED)
-    tl.store(lines.width + i_source, tl.maximum(width, 0))
-    tl.store(lines.max_candidates + i_source, max_candidates)
-    tl.store(lines.margin + i_source, margin)
-    tl.store(lines.local_margin + i_source, local_margin)
-    tl.store(lines.best_finished + i_source, best_finished)
-    tl.store(lines.forced + i_source, given)
-    tl.store(lines.ban_eos + i_source, is_banned)
+    return Limits(
+        tl.maximum(width, 0),
+        tl.load(p_line + INT_MAX_CANDIDATES),
+        tl.load(p_floats + FLOAT_MARGIN),
+        tl.load(p_floats + FLOAT_LOCAL_MARGIN),
+        tl.load(p_floats + FLOAT_BEST_FINISHED),
+        tl.load(p_given, mask=is_forced, other=-1),
+        num_generated < tl.load(p_line + INT_MIN_LENGTH),
+    )
 
 
 @triton.jit
-def count_before(beams, p_slot, num_sources, num_slots):
-    """Count the rows and the entries of the sources before this one, and then those of all of them."""
-    rows_before, rows_all, entries_before, entries_all = 0, 0, 0, 0
-    for start in range(0, num_sources, BLOCK_SOURCES):
-        o_source = start + tl.arange(0, BLOCK_SOURCES)
-        i_slot = tl.load(p_slot + o_source, mask=o_source < num_sources, other=-1).to(tl.int64)
-        m_slot = (i_slot >= 0) & (i_slot < num_slots)
-        p_line = beams.ints + i_slot * NUM_INTS
-        b_rows = tl.load(p_line + INT_NUM_ROWS, mask=m_slot, other=0)
-        b_entries = tl.load(p_line + INT_NUM_ENTRIES, mask=m_slot, other=0)
-        m_before = o_source < tl.program_id(0)
-        rows_before += tl.sum(tl.where(m_before, b_rows, 0), 0)
-        rows_all += tl.sum(b_rows, 0)
-        entries_before += tl.sum(tl.where(m_before, b_entries, 0), 0)
-        entries_all += tl.sum(b_entries, 0)
-    return (rows_before, entries_before), (rows_all, entries_all)
+def store_limits(entries, limits, moves):
+    """A source that waits has those of the null slot."""
+    i_source = tl.program_id(0)
+    tl.store(entries.width + i_source, tl.where(moves, limits.width, 0))
+    tl.store(entries.max_candidates + i_source, tl.where(moves, limits.max_candidates, 0))
+    tl.store(entries.margin + i_source, tl.where(moves, limits.margin, 0.0))
+    tl.store(entries.local_margin + i_source, tl.where(moves, limits.local_margin, 0.0))
+    tl.store(entries.best_finished + i_source, tl.where(moves, limits.best_finished, 0.0))
+    tl.store(entries.forced + i_source, tl.where(moves, limits.forced, -1))
+    tl.store(entries.ban_eos + i_source, moves & limits.ban_eos)
+
+
+@triton.jit
+def count_before(b_count):
+    """Sum the counts of the sources before this one, and those of all."""
+    o_source = tl.arange(0, b_count.shape[0])
+    return tl.sum(tl.where(o_source < tl.program_id(0), b_count, 0), 0), tl.sum(b_count, 0)
 
 
 class Entries(NamedTuple):
@@ -90,33 +98,37 @@ class Entries(NamedTuple):
     score: tl.tensor
     node: tl.tensor
     cell: tl.tensor
+    token: tl.tensor
 
 
 @triton.jit
-def load_entries(tree, beams, i_slot, max_entries, BLOCK_ENTRIES: tl.constexpr):
+def load_entries(tree, beams, i_slot, max_nodes, max_entries, BLOCK_ENTRIES: tl.constexpr):
     p_line = beams.ints + i_slot * NUM_INTS
     o_entry = tl.arange(0, BLOCK_ENTRIES)
     p_entry, m_entry = i_slot * max_entries + o_entry, o_entry < max_entries
+    is_alive = tl.load(beams.is_alive + p_entry, mask=m_entry, other=0) != 0
+    node = tl.load(tree.row_node + p_entry, mask=m_entry, other=0)
+    m_node = is_alive & (node >= 0) & (node < max_nodes)
     return Entries(
         tl.load(p_line + INT_DEPTH),
         tl.load(p_line + INT_NUM_ENTRIES),
-        tl.load(beams.is_alive + p_entry, mask=m_entry, other=0),
+        is_alive,
         tl.load(beams.score + p_entry, mask=m_entry, other=0.0),
-        tl.load(tree.row_node + p_entry, mask=m_entry, other=0),
+        node,
         tl.load(tree.row_cell + p_entry, mask=m_entry, other=-1),
+        tl.load(tree.token + i_slot * max_nodes + node, mask=m_node, other=0),
     )
 
 
 @triton.jit
 def store_entries(
-    tree,
     own,
+    moves,
     rows,
     entries,
     i_slot,
     first,
     room,
-    max_nodes,
     max_entries,
     BLOCK_ENTRIES: tl.constexpr,
 ):
@@ -126,19 +138,17 @@ def store_entries(
     """
     first_row, first_entry = first
     num_rows_out, num_entries_out = room
-    o_entry, m_alive, node = tl.arange(0, BLOCK_ENTRIES), own.is_alive != 0, own.node
+    o_entry, m_alive = tl.arange(0, BLOCK_ENTRIES), own.is_alive & moves
     o_row = first_row + exclusive_sum(m_alive.to(tl.int32))
     m_row = m_alive & (o_row < num_rows_out)
-    m_node = m_row & (node >= 0) & (node < max_nodes)
-    token = tl.load(tree.token + i_slot * max_nodes + node, mask=m_node, other=0)
-    tl.store(rows.token + o_row, token, mask=m_row)
+    tl.store(rows.token + o_row, own.token, mask=m_row)
     tl.store(rows.position + o_row, own.depth + tl.zeros([BLOCK_ENTRIES], tl.int32), mask=m_row)
     tl.store(rows.row_slot + o_row, i_slot.to(tl.int32), mask=m_row)
     tl.store(rows.entry + o_row, o_entry, mask=m_row)
-    tl.store(rows.node + o_row, node, mask=m_row)
+    tl.store(rows.node + o_row, own.node, mask=m_row)
     tl.store(rows.cell + o_row, own.cell, mask=m_row)
     o_place = first_entry + o_entry
-    m_entry = (o_entry < tl.minimum(own.num, max_entries)) & (o_place < num_entries_out)
+    m_entry = moves & (o_entry < tl.minimum(own.num, max_entries)) & (o_place < num_entries_out)
     tl.store(entries.score + o_place, own.score, mask=m_entry)
     tl.store(entries.is_ended + o_place, ~m_alive, mask=m_entry)
 
@@ -163,48 +173,69 @@ def pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLO
         tl.store(entries.is_ended + o_entry, False, mask=m_entry)
 
 
-@one_variant(anywhere=["p_slot"])
+@one_variant(anywhere=["p_slot", "p_moved"])
 def read_kernel(
     tree,
     beams,
     rows,
     entries,
     p_slot,
+    p_moved,
     num_sources,
     num_slots,
+    most_rows,
+    max_wait,
     num_rows_out,
     num_entries_out,
     max_nodes,
     max_entries,
     max_prefix,
     max_early,
+    ORDER: tl.constexpr,
+    ONLY_LEAST: tl.constexpr,
     REFILLS: tl.constexpr,
+    BLOCK_SOURCES: tl.constexpr,
     BLOCK_ENTRIES: tl.constexpr,
     BLOCK_PADDING: tl.constexpr,
 ):
-    """One program per source, which counts the rows and entries of those before it."""
+    """One program per source, which plans for all, and counts the rows and entries of those before it.
+
+    Without an `ORDER` all sources move.
+    """
     await_kernels()
     i_source = tl.program_id(0)
     # loads come first, so that they wait together
     i_slot = tl.load(p_slot + i_source, mask=i_source < num_sources, other=0).to(tl.int64)
     i_slot = tl.where((i_slot >= 0) & (i_slot < num_slots), i_slot, 0)
-    own = load_entries(tree, beams, i_slot, max_entries, BLOCK_ENTRIES)
-    first, counts = count_before(beams, p_slot, num_sources, num_slots)
-    num_rows, num_entries = counts
+    sources = load_sources(beams.ints, p_slot, num_sources, num_slots, BLOCK_SOURCES)
+    own = load_entries(tree, beams, i_slot, max_nodes, max_entries, BLOCK_ENTRIES)
+    limits = load_limits(beams, i_slot, max_prefix, max_early, REFILLS)
+    b_moves = sources.slot >= 0
+    if ORDER is not None:
+        b_moves = choose(sources, most_rows, max_wait, ORDER, ONLY_LEAST)
+    o_source = tl.arange(0, BLOCK_SOURCES)
+    moves = tl.sum(tl.where((o_source == i_source) & b_moves, 1, 0), 0) > 0
+    first_row, num_rows = count_before(tl.where(b_moves, sources.num_rows, 0))
+    first_entry, num_entries = count_before(tl.where(b_moves, sources.num_entries, 0))
+    if ORDER is not None:
+        b_others = arrive(beams, BLOCK_SOURCES)
     pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLOCK_PADDING)
     if i_source == 0:
         tl.store(rows.offset + num_sources, num_rows)
         tl.store(entries.offset + num_sources, num_entries)
     if i_source < num_sources:
-        tl.store(rows.offset + i_source, first[0])
-        tl.store(entries.offset + i_source, first[1])
-        p_line = beams.ints + i_slot * NUM_INTS
-        p_floats = beams.floats + i_slot * NUM_FLOATS
-        read_limits(beams, entries, p_line, p_floats, i_slot, max_prefix, max_early, REFILLS)
-        room = num_rows_out, num_entries_out
+        if ORDER is not None:
+            tl.store(p_moved + i_source, tl.where(moves, i_slot, 0).to(tl.int32))
+        tl.store(rows.offset + i_source, first_row)
+        tl.store(entries.offset + i_source, first_entry)
+        store_limits(entries, limits, moves)
+        first, room = (first_row, first_entry), (num_rows_out, num_entries_out)
         store_entries(
-            tree, own, rows, entries, i_slot, first, room, max_nodes, max_entries, BLOCK_ENTRIES
+            own, moves, rows, entries, i_slot, first, room, max_entries, BLOCK_ENTRIES
         )
+    if ORDER is not None:
+        if tl.sum(b_others, 0) == num_sources - 1:
+            store_waited(beams, sources, b_moves, num_slots)
 
 
 @one_variant(anywhere=["p_slot"])

@@ -45,7 +45,6 @@ def draft_commit(
         slot,
         next_rows,
         needed,
-        num_sources,
         survivors.token.numel(),
         tokens.eos_id,
         tokens.vocab_size,

@@ -1,14 +1,28 @@
 """The kernels of `draft_commit`."""
 
+import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
 from pybeam.triton_kernels.beam.columns import INT_DEPTH, INT_NUM_ENTRIES, INT_NUM_ROWS, NUM_INTS
-from pybeam.triton_kernels.beam.read import count_before
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 from pybeam.triton_kernels.draft.accept import Numbers, Step, accept, guess_rows
 from pybeam.triton_kernels.tree.append import take_pages
 from pybeam.triton_kernels.tree.survivors import LISTS, PAGE_CELLS
+
+BLOCK_SOURCES = tl.constexpr(128)
+
+
+@triton.jit
+def rows_before(beams, p_slot, num_slots):
+    """Count the rows of the sources before this one."""
+    num_rows, i_source = 0, tl.program_id(0)
+    for start in range(0, i_source, BLOCK_SOURCES):
+        o_source = start + tl.arange(0, BLOCK_SOURCES)
+        i_slot = tl.load(p_slot + o_source, mask=o_source < i_source, other=-1).to(tl.int64)
+        p_rows = beams.ints + i_slot * NUM_INTS + INT_NUM_ROWS
+        num_rows += tl.sum(tl.load(p_rows, mask=(i_slot >= 0) & (i_slot < num_slots), other=0), 0)
+    return num_rows
 
 
 @one_variant(anywhere=[*LISTS, "p_eos_token"])
@@ -27,7 +41,6 @@ def accept_kernel(
     p_slot,
     p_next,  # [A], rows of the next step; -1 for an empty slot, which stays as it is
     p_needed,  # [A], pages each source needs
-    num_sources,
     num_outputs,
     eos_id,
     vocab_size,
@@ -52,7 +65,7 @@ def accept_kernel(
     )
     step = Step(tree, beams, drafts, survivors, p_eos_token, numbers)
     i_source = tl.program_id(0)
-    first_row = count_before(beams, p_slot, num_sources, num_slots)[0][0]
+    first_row = rows_before(beams, p_slot, num_slots)
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     is_slot = (i_slot >= 0) & (i_slot < num_slots)
     i_slot = tl.where(is_slot, i_slot, 0)

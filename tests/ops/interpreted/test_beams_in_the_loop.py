@@ -14,7 +14,7 @@ from pybeam.engine.workspace import Workspace
 from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import random_model
 
-OWN = ("beam_plan", "tree_append", "skips_forced_logits")
+OWN = ("plans_as_it_reads", "tree_append", "skips_forced_logits")
 SCHEDULES = {
     "batch": pybeam.Batch(3),
     "streaming": pybeam.Streaming(4, 0.5, max_wait=2),
