@@ -20,6 +20,7 @@ for module in ("pytest_benchmark", "tabulate"):
 native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 from benchmarks.gpu import expected  # noqa: E402
+from benchmarks.gpu.count_kernels import PHASES  # noqa: E402
 from benchmarks.kernels.bench_select import Select  # noqa: E402
 from benchmarks.kernels.kernel import Case, WrongResult, all_kernels  # noqa: E402
 from benchmarks.kernels.plan import worth  # noqa: E402
@@ -211,10 +212,7 @@ def test_forecast_of_a_row():
 def test_a_step_is_its_phases():
     network = expected.Network(3, 256, 1024, 8000)
     sizes = network, 64, 5, "bfloat16"
-    phases = [
-        expected.of_phase(*sizes, phase)
-        for phase in ("plan", "read", "model", "process", "select", "commit", "report")
-    ]
+    phases = [expected.of_phase(*sizes, phase) for phase in PHASES]
     step = expected.of_step(*sizes)
     alone = len(phases) * expected.ALONE_US
     assert sum(one.forecast for one in phases) - alone == pytest.approx(step.forecast)
