@@ -252,7 +252,7 @@ class NewLines(NamedTuple):
 
 
 class PlanRules(NamedTuple):
-    """The rules of a schedule that `beam_plan` needs. They are fixed numbers of a captured step."""
+    """The rules by which a schedule chooses who moves. They are fixed numbers of a captured step."""
 
     only_least: bool  # only sources that are least advanced move, and those that are late
     order: int  # who moves first: 1 the least advanced, -1 the most advanced, 0 who waited longest

@@ -91,17 +91,21 @@ def beam_read(
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if refills else beams.num_found[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
-    return slot, rows, SelectInputs(
-        score=torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
-        offset=_offsets(beams.num_entries[i]),
-        is_ended=is_entry & ~is_alive.flatten()[place],
-        width=_places(beams, i, depth, taken),
-        max_candidates=beams.max_candidates[i],
-        margin=beams.margin[i],
-        local_margin=beams.local_margin[i],
-        best_finished=beams.best_finished[i],
-        forced=torch.where(depth < beams.scored_from[i], next_token, -1),
-        ban_eos=depth - beams.prefix_length[i] < beams.min_length[i],
+    return (
+        slot,
+        rows,
+        SelectInputs(
+            score=torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
+            offset=_offsets(beams.num_entries[i]),
+            is_ended=is_entry & ~is_alive.flatten()[place],
+            width=_places(beams, i, depth, taken),
+            max_candidates=beams.max_candidates[i],
+            margin=beams.margin[i],
+            local_margin=beams.local_margin[i],
+            best_finished=beams.best_finished[i],
+            forced=torch.where(depth < beams.scored_from[i], next_token, -1),
+            ban_eos=depth - beams.prefix_length[i] < beams.min_length[i],
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Who moves: every program of `read_kernel` reads some numbers of all sources, and comes to the same answer."""
+"""Who moves: each program of `read_kernel` reads some numbers of all sources, and finds the same ones."""
 
 from typing import NamedTuple
 

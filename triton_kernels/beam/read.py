@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.arithmetic import exclusive_sum
+from pybeam.triton_kernels.beam.arrivals import arrive
 from pybeam.triton_kernels.beam.columns import (
     FLOAT_BEST_FINISHED,
     FLOAT_LOCAL_MARGIN,
@@ -16,7 +17,6 @@ from pybeam.triton_kernels.beam.columns import (
     INT_NUM_EARLY_WIDTHS,
     INT_NUM_ENTRIES,
     INT_NUM_FOUND,
-    INT_NUM_ROWS,
     INT_PREFIX_LENGTH,
     INT_SCORED_FROM,
     INT_WAITED,
@@ -24,7 +24,6 @@ from pybeam.triton_kernels.beam.columns import (
     NUM_FLOATS,
     NUM_INTS,
 )
-from pybeam.triton_kernels.beam.arrivals import arrive
 from pybeam.triton_kernels.beam.plan import choose, load_sources, store_waited
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
@@ -230,9 +229,7 @@ def read_kernel(
         tl.store(entries.offset + i_source, first_entry)
         store_limits(entries, limits, moves)
         first, room = (first_row, first_entry), (num_rows_out, num_entries_out)
-        store_entries(
-            own, moves, rows, entries, i_slot, first, room, max_entries, BLOCK_ENTRIES
-        )
+        store_entries(own, moves, rows, entries, i_slot, first, room, max_entries, BLOCK_ENTRIES)
     if ORDER is not None:
         if tl.sum(b_others, 0) == num_sources - 1:
             store_waited(beams, sources, b_moves, num_slots)

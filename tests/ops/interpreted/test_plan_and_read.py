@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -19,8 +21,9 @@ SCHEDULES = {
     "fifo": pybeam.Fifo(9),
     "fifo, budget": pybeam.Fifo(9, row_budget=7, max_wait=1),
 }
+CASES = [(num, *rest) for num in (1, 20) for rest in product(SCHEDULES, (None, 0, 9, 400))]
 # more sources than the smallest block
-MANY = {("batch", None), ("fifo, budget", 9), ("streaming, impatient", 400)}
+CASES += [(70, "batch", None), (70, "fifo, budget", 9), (70, "streaming, impatient", 400)]
 WIDTH, PREFIX = 5, 3
 
 
@@ -59,12 +62,8 @@ def on(arrays, device):
     return type(arrays)(*[array.to(device, copy=True) for array in arrays])
 
 
-@pytest.mark.parametrize("num_sources", [1, 20, 70])
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("limit", [None, 0, 9, 400])
+@pytest.mark.parametrize(("num_sources", "name", "limit"), CASES)
 def test_as_torch(num_sources, name, limit, device):
-    if num_sources == 70 and (name, limit) not in MANY:
-        pytest.skip("the interpreter takes its time")
     generator = torch.Generator().manual_seed(num_sources)
     tree, beams = random_beams(num_sources + 1, generator)
     # in any order, and with padding, except that one source stands alone
