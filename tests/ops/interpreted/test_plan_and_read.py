@@ -9,7 +9,7 @@ import torch
 
 import pybeam
 from pybeam.backends import torch_beams, triton
-from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, NULL_SLOT, Beams, TreeArrays
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, NULL_SLOT, RUNNING, Beams, TreeArrays
 from pybeam.kvcache.token_tree import TokenTree
 
 SCHEDULES = {
@@ -24,6 +24,7 @@ SCHEDULES = {
 CASES = [(num, *rest) for num in (1, 20) for rest in product(SCHEDULES, (None, 0, 9, 400))]
 # more sources than the smallest block
 CASES += [(70, "batch", None), (70, "fifo, budget", 9), (70, "streaming, impatient", 400)]
+CASES += [(20, "batch", "all but one"), (20, "batch", "all")]
 WIDTH, PREFIX = 5, 3
 
 
@@ -70,6 +71,9 @@ def test_as_torch(num_sources, name, limit, device):
     live = 1 + torch.randperm(num_sources, generator=generator)
     slot = torch.cat((live, torch.zeros(3 * (num_sources > 1)))).to(device, torch.int32)
     tree, beams, other = on(tree, device), on(beams, device), on(beams, device)
+    if isinstance(limit, str):
+        running = beams.num_rows[beams.reason == RUNNING]
+        limit = int(running.sum()) - (limit == "all but one")
     rules, refills = SCHEDULES[name].rules(limit), num_sources % 2 == 0
     num_rows = int(beams.num_rows.sum()) + 2 if limit is None else limit
     given = slot, refills, num_rows, len(slot) * WIDTH, rules
