@@ -13,6 +13,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "bindings": ("csrc/ops/python*", "csrc/ops/dlpack_exchange.h"),
     "catalogue": (*SEARCH, "pybeam/catalogue"),
     "causal": SEARCH,
+    "code-time": ("triton_kernels", "csrc/cuda", "benchmarks/gpu/sass.py"),
     "compat": (*SEARCH, "pybeam/compat", "pybeam/speech"),
     "cores": ("pybeam/serving", "benchmarks/cores.py", "benchmarks/simulated_service.py"),
     "corpus": (*SEARCH, "pybeam/corpus"),

@@ -15,7 +15,7 @@ OTHERS = {
     *("catalogue", "corpus_runs", "gpu.ctranslate2_process", "memory", "offline", "peer_server"),
     *("named_threads", "plain_server"),
     *("worker", "wrapped", "tools.data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
-    "gpu.flashinfer_kernels",
+    *("gpu.flashinfer_kernels", "gpu.code_time", "gpu.emulated_lines", "gpu.interpreted_lines"),
     *("tools.first_output", "tools.loading", "tools.ssru", "tools.constrained_steps"),
     "tools.instructions",
 }

@@ -1,0 +1,150 @@
+"""How often each line of `select` in CUDA C++ runs, counted by gcov in its emulation on a CPU.
+
+    python -m benchmarks.gpu.emulated_lines LIBRARY BEAMS VOCABULARY
+
+runs the emulation in LIBRARY for one of so many beams of 5, as a step asks for it. gcov's counts are written
+when it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.count_kernels import MULTIPROCESSORS
+from benchmarks.gpu.sass import Instruction
+from benchmarks.tools.data import ROOT
+from pybeam.contracts import Finishing, SelectOptions
+from pybeam.engine.live_sources import bucket
+
+SOURCE = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
+FLAGS = ("-std=c++20", "-shared", "-fPIC", "-w", "-O0", "--coverage", "-U_FORTIFY_SOURCE")
+WIDTH = 5
+
+
+class Lines:
+    """How often a thread of the last block to arrive runs an instruction, by its line and the calls of it.
+
+    A function that is called in two places runs as often in either.
+
+    Attributes:
+        kernel: the variant that has run, by its name in the library.
+    """
+
+    def __init__(self, files: list[dict]) -> None:
+        self._times: dict[tuple[str, int], float] = {}
+        self._function: dict[tuple[str, int], str] = {}
+        self.kernel = ""
+        for file in files:
+            names = [one["name"] for one in file["functions"] if one["execution_count"]]
+            found = [name for name in names if re.search(r"\d+select_kernel.*SelectParamsE$", name)]
+            self.kernel = found[0] if found else self.kernel
+            name = Path(file["file"]).name
+            # last comes the variant that has run, and where a lambda begins the function around it
+            for line in sorted(file["lines"], key=lambda line: (line["count"] > 0, -line["count"])):
+                place = name, line["line_number"]
+                calls, title = _function_of(line, file["functions"])
+                self._times[place] = line["count"] / max(calls, 1)
+                self._function[place] = title
+            self._count_turns(name, Path(file["file"]).read_text("utf-8").splitlines())
+
+    def _count_turns(self, name: str, source: list[str]) -> None:
+        """A loop has as many turns as its first line; its own line runs once more."""
+        for i, text in enumerate(source, start=1):
+            if not (text.strip().startswith("for (") and text.endswith("{")):
+                continue
+            indent = len(text) - len(text.lstrip())
+            end = next(n for n in range(i, len(source)) if source[n].startswith(" " * indent + "}"))
+            inner = [
+                self._times[name, n + 1]
+                for n in range(i, end)
+                if re.match(rf" {{{indent + 4}}}(?!for )\S", source[n])
+                and (name, n + 1) in self._times
+            ]
+            if (name, i) in self._times:
+                self._times[name, i] = inner[0] if inner else self._times[name, i] - 1
+
+    def __call__(self, one: Instruction) -> float | None:
+        places = [(Path(place.file).name, place.line) for place in one.places]
+        if not places or any(place not in self._times for place in places):
+            return None
+        *inner, kernel = (self._times[place] for place in places)
+        # few of the blocks come to the end, and the last one does all that they do
+        return math.prod(inner) * (kernel > 0)
+
+    def functions(self, one: Instruction) -> list[str]:
+        """The functions around it, the kernel last."""
+        places = [(Path(place.file).name, place.line) for place in one.places]
+        return [self._function.get(place, "") for place in places]
+
+
+def _function_of(line: dict, functions: list[dict]) -> tuple[int, str]:
+    """How often the function of a line was called, and its name."""
+    own = [one for one in functions if one["name"] == line.get("function_name")]
+    if not own:
+        # gcov names no function for lines of a lambda, and says where the lambda begins
+        lambdas = [one for one in functions if one["start_line"] == one["end_line"]]
+        before = [one for one in lambdas if one["start_line"] < line["line_number"]]
+        nearest = max((one["start_line"] for one in before), default=0)
+        own = [one for one in before if one["start_line"] == nearest]
+    calls = max((one["execution_count"] for one in own), default=0)
+    return calls, own[0]["demangled_name"] if own else ""
+
+
+def of_select(num_beams: int, vocab_size: int, folder: Path) -> Lines:
+    """The lines of `select` for random logits; the emulation is compiled in the folder."""
+    library = folder / "select.so"
+    if not library.exists():
+        command = ["g++", *FLAGS, f"-I{SOURCE.parent}", str(SOURCE), "-o", str(library)]
+        subprocess.run(command, check=True)
+    for old in folder.glob("*.gcda"):
+        old.unlink()
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    given = [sys.executable, "-m", __name__, str(library), str(num_beams), str(vocab_size)]
+    subprocess.run(given, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    [counted] = folder.glob("*.gcda")
+    command = ["gcov", "--json-format", "--stdout", str(counted)]
+    text = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    files = json.loads(text)["files"]
+    return Lines([file for file in files if "csrc/cuda" in file["file"]])
+
+
+def main() -> None:
+    from support.cuda_on_cpu import Emulated
+
+    library, num_beams, vocab_size = sys.argv[1], *map(int, sys.argv[2:])
+    kernel = ctypes.CDLL(library)
+    kernel.select_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(bucket(WIDTH), vocab_size, generator=generator)
+    offset = torch.tensor([0, WIDTH], dtype=torch.int32)
+    width = torch.tensor([WIDTH], dtype=torch.int32)
+    infinite = torch.tensor([torch.inf])
+    options = SelectOptions(
+        capacity=2 * WIDTH,
+        eos_ids=(2,),
+        finishing=int(Finishing.REFILL),
+        is_ended=torch.zeros(WIDTH, dtype=torch.bool),
+        max_candidates=width,
+        margin=infinite,
+        local_margin=infinite,
+        best_finished=-infinite,
+        forced=torch.full_like(width, -1),
+        ban_eos=torch.ones(1, dtype=torch.bool),
+    )
+    score = -torch.rand(WIDTH, generator=generator)
+    # one beam takes the variant of many, if it finds so few multiprocessors
+    backend = Emulated(kernel, max(1, MULTIPROCESSORS // num_beams), runs_backwards=False)
+    backend.select(logits.bfloat16(), score, offset, width, options)
+
+
+if __name__ == "__main__":
+    main()
