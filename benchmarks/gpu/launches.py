@@ -47,6 +47,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "variable_beam": pybeam.variable_beam(5, threshold=1.5, max_candidates=5, **LIMIT),
     "optimal_beam": pybeam.optimal_beam(5, length_reward=0.5, **LIMIT),
     "stochastic_beam": pybeam.stochastic_beam(5, seed=1, **LIMIT),
+    "sample": pybeam.sample(top_k=50, top_p=0.9, **LIMIT),
     "processors": pybeam.fixed_beam(5, processors=PROCESSORS, **LIMIT),
     "constraint": pybeam.fixed_beam(
         5, processors=[processors.constraint(PAIRS, stage="logits")], **LIMIT

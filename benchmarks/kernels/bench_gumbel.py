@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +12,13 @@ from torch import Tensor
 from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
-from pybeam.backends import defaults, torch_gumbel
+from pybeam.backends import Backend, defaults, torch_gumbel
+from pybeam.processors import sampling
 
 WIDTH, DEPTH = 5, 16
+TEMPERATURE = 0.8
+# k of top-k, p of top-p, log(p) of min-p
+CUTS = {"all tokens": (0, 1.0, -torch.inf), "top-k and top-p": (50, 0.9, -torch.inf)}
 
 
 class Perturb(Kernel):
@@ -49,6 +55,61 @@ class Perturb(Kernel):
 
     def in_torch(self, *arguments: Tensor) -> Tensor:
         return torch_gumbel.perturb(*arguments)
+
+
+class Draw(Kernel):
+    """Each row draws a token; logits are spread as far as those of a language model."""
+
+    op = "draw"
+    label = "[{}, {}], {}"
+    # a CPU takes torch's
+    cases = Cases(
+        cuda=cases(
+            ["float32"],
+            [(num, size, cuts) for num, size in ((64, 42000), (1, 128256)) for cuts in CUTS],
+        ),
+        tiny=[Case("float32", (10, 50, cuts)) for cuts in CUTS],
+    )
+
+    def __init__(
+        self, device: torch.device, dtype: str, num_rows: int, vocab_size: int, cuts: str
+    ) -> None:
+        ints = partial(torch.zeros, num_rows, dtype=torch.int32, device=device)
+        floats = partial(torch.full, (num_rows,), device=device)
+        self.work = Work(2 * 4 * num_rows * vocab_size, 0)
+        k, p, log_ratio = CUTS[cuts]
+        own = floats(TEMPERATURE), torch.arange(num_rows, device=device)
+        given = (*own, (ints() + k, floats(p), floats(log_ratio)), ints(), ints())
+        rows = torch.arange(num_rows, dtype=torch.int32, device=device), ints() + DEPTH, (2,)
+        self.copies = [
+            (
+                (3 * torch.randn(num_rows, vocab_size, device=device)).log_softmax(1),
+                *given,
+                *rows,
+            )
+            for _ in range(num_copies(device, self.work.num_bytes))
+        ]
+
+    def ours(self, backend: Backend, *arguments: Any) -> Tensor:
+        return (self.in_torch if backend.draw is None else backend.draw)(*arguments)
+
+    def in_torch(
+        self,
+        log_probs: Tensor,
+        temperature: Tensor,
+        seed: Tensor,
+        cuts: tuple[Tensor, ...],
+        prefix_length: Tensor,
+        min_length: Tensor,
+        slot: Tensor,
+        position: Tensor,
+        eos_ids: tuple[int, ...],
+    ) -> Tensor:
+        rows = SimpleNamespace(
+            row_slot=slot, num_generated=position, min_length=min_length, eos_ids=eos_ids
+        )
+        # the processor may overwrite what it is given
+        return sampling.sample()(log_probs.clone(), rows, (temperature, seed, *cuts))
 
 
 class RestoreLogProbs(Kernel):
@@ -88,4 +149,5 @@ class RestoreLogProbs(Kernel):
 
 
 bench_perturb = times(Perturb)
+bench_draw = times(Draw)
 bench_restore_log_probs = times(RestoreLogProbs)

@@ -159,6 +159,7 @@ class Backend(Protocol):
 
     # `torch_gumbel`, `packing` and `defaults` say what these do
     perturb: Callable[..., Tensor]
+    draw: Callable[..., Tensor] | None
     fill_panels: Callable[[Tensor, Tensor], None]
     log_softmax: Callable[[Tensor], Tensor]
     rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]]

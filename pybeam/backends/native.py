@@ -140,6 +140,7 @@ def draft_program(
 
 
 skips_forced_logits = True
+draw = None
 
 
 # a CPU needs no kernel: mostly everyone moves

@@ -292,6 +292,7 @@ few_rows = None
 edit_list = None
 log_softmax = defaults.log_softmax
 perturb = torch_gumbel.perturb
+draw = None
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
 layer_program = defaults.no_program

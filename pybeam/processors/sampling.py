@@ -28,6 +28,7 @@ class Draw(Processor):
     seed: int = 0
     stage = "log_probs"
     per_request: ClassVar[tuple[str, ...]] = ("temperature", "seed")
+    takes_slots: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         real("temperature", self.temperature)
@@ -52,13 +53,29 @@ class Draw(Processor):
         """Return x [R, V] with -inf for tokens that may not be drawn, by what requests give [R]."""
         return x
 
+    def computed(
+        self, backend: Backend, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]
+    ) -> Tensor:
+        # in float64 nothing is rounded to float32, and classes of others may cut as they like
+        if (
+            backend.draw is None
+            or logits.dtype == torch.float64
+            or type(self) not in (Draw, Sample)
+        ):
+            return self(logits, rows, data)
+        temperature, seed, *cuts = data
+        lengths = rows.prefix_length, rows.min_length
+        places = rows.row_slot, rows.position, rows.eos_ids
+        return backend.draw(logits, temperature, seed, cuts, *lengths, *places)
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         done = rows.num_generated
-        may_not_end = done < rows.min_length.index_select(0, rows.row_slot)
-        parts = (*data, done, may_not_end)  # [R] each
-        draws = (data[0] > 0) & (done >= 0)
+        of_rows = (one.index_select(0, rows.row_slot) for one in (*data, rows.min_length))
+        *given, min_length = of_rows
+        parts = (*given, done, done < min_length)  # [R] each
+        draws = (given[0] > 0) & (done >= 0)
         if not may_read(logits):
-            safe = torch.where(draws, data[0], 1.0), *parts[1:]
+            safe = torch.where(draws, given[0], 1.0), *parts[1:]
             return torch.where(draws[:, None], self._drawn(logits, rows.eos_ids, *safe), logits)
         row = draws.nonzero()[:, 0]
         if row.numel():

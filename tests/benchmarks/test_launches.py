@@ -36,6 +36,7 @@ def model(tmp_path_factory):
     [
         "fixed_beam",
         "stochastic_beam",
+        "sample",
         "processors",
         "greedy",
         "variable_beam",

@@ -40,11 +40,16 @@ def mixed32(x):
 
 
 @triton.jit
+def bits_of(key, b_token):
+    """Make 31 random bits each from a key int64 and tokens int32."""
+    low, high = key.to(tl.int32), (key >> 32).to(tl.int32)
+    return mixed32((mixed32(b_token) ^ low) * (high | 1)) & 0x7FFFFFFF
+
+
+@triton.jit
 def noise_of(key, b_token):
     """Make Gumbel(0) numbers float64 from a key int64 and tokens int32."""
-    low, high = key.to(tl.int32), (key >> 32).to(tl.int32)
-    b_bits = mixed32((mixed32(b_token) ^ low) * (high | 1)) & 0x7FFFFFFF
-    b_uniform = (b_bits.to(tl.float64) + 0.5) * 4.656612873077393e-10
+    b_uniform = (bits_of(key, b_token).to(tl.float64) + 0.5) * 4.656612873077393e-10
     # 1 - u is exact
     return -tl.log(-tl.log(1.0 - b_uniform))
 
