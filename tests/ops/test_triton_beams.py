@@ -72,7 +72,7 @@ def test_commit_is_compiled_well(width, capability):
         assert assembly.local == 0
         assert assembly.registers <= 128
         # divisions in float64 are calls, which save registers; the widest beams spill a little beside
-        assert assembly.stack <= (32 if width < 4096 else 160)
+        assert assembly.stack <= (32 if width < 4096 else 176)
 
 
 @pytest.mark.slow
