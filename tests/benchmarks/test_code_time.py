@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.gpu import sass
+from benchmarks.gpu import roles, sass
+from pybeam.backends import poison
 from support.paths import ROOT
 
 FREE = sass.NO_SCOREBOARD
@@ -100,6 +102,32 @@ def test_code_that_has_not_run_and_the_shorter_of_two_ways_are_left_out():
 def rows():
     path = ROOT / "benchmarks" / "results" / "code-time.json"
     return json.loads(path.read_text("utf-8"))["rows"]
+
+
+def test_kernels_are_within_their_budgets(rows):
+    """Those of one beam in the small network, by name without a number."""
+    own = [row for row in rows if row["case"] == "example, 1x5"]
+    names = {row["system"].partition(",")[0] for row in own}
+    assert names == roles.CODE_US.keys()
+    above = [row for row in own if row["µs"] > roles.CODE_US[row["system"].partition(",")[0]]]
+    assert not above
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_the_table_is_of_the_code_of_today(rows, tmp_path, monkeypatch):
+    # who poisons memory launches kernels
+    monkeypatch.setattr(poison, "IS_ON", False)
+    monkeypatch.setenv("PYBEAM_POISON", "0")
+    code_time = pytest.importorskip("benchmarks.gpu.code_time")
+    known = {(row["case"], row["system"]): row["µs"] for row in rows if "µs" in row}
+    code_time.compile_select(tmp_path)
+    lines = code_time.interpreted_lines.of_step()
+    found = list(code_time.rows_of(code_time.CASES[0], tmp_path, lines, is_measured=False))
+    assert found
+    for row in found:
+        own = pytest.approx(row["µs"], rel=0.1, abs=0.05)
+        assert known[row["case"], row["system"]] == own, row
 
 
 def test_the_estimates_are_better_than_constants_for_norms_attention_and_products(rows):

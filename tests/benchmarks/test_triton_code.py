@@ -71,8 +71,8 @@ def test_kernels_of_the_page_keep_no_registers_in_memory(step_rows):
 
 def test_few_loads_of_the_books_wait_for_one_another(step_rows):
     """A kernel that waits for memory more often than its budget on a GPU allows is seen here."""
-    own = [row for row in step_rows if role_of(row["kernel"]) in ("books", "norm")]
-    assert {row["kernel"] for row in own} <= roles.BUDGETS_US.keys() and len(own) >= 4
+    own = [row for row in step_rows if role_of(row["kernel"]) == "books"]
+    assert {row["kernel"] for row in own} <= roles.BUDGETS_US.keys() and len(own) >= 2
     for row in own:
         us = roles.START_US + roles.LOAD_US * row["loads in a chain"]
         assert us <= roles.BUDGETS_US[row["kernel"]], row
