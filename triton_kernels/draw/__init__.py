@@ -73,6 +73,8 @@ def draw(
     number = torch.empty(num_rows, num_parts, dtype=torch.float64, device=out.device)
     token = torch.empty(num_rows, num_parts, dtype=torch.int32, device=out.device)
     peak = temperature.new_empty(num_rows, num_parts) if cuts else None
+    # lengths are columns of the lines of slots
+    strides = log_probs.stride(0), prefix_length.stride(0), min_length.stride(0)
     slots = Slots(temperature, seed, prefix_length, min_length)
     eos = [*eos_ids, *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids))]
     parts_kernel[(num_rows, num_parts)](
@@ -84,7 +86,7 @@ def draw(
         slots,
         slot,
         position,
-        log_probs.stride(0),
+        *strides,
         num_columns,
         part_columns,
         *eos,
@@ -101,7 +103,7 @@ def draw(
         Cuts(*cuts) if cuts else None,
         slot,
         position,
-        log_probs.stride(0),
+        *strides,
         num_columns,
         num_parts,
         *eos,

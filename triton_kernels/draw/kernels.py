@@ -25,6 +25,8 @@ def parts_kernel(
     p_slot,
     p_position,
     row_stride,
+    prefix_stride,
+    min_stride,
     num_columns,
     part_columns,
     eos_0,
@@ -41,7 +43,8 @@ def parts_kernel(
     await_kernels()
     i_row, i_part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
-    row, slot = row_of(p_log_prob, slots, p_slot, p_position, row_stride, num_columns, eos)
+    strides = row_stride, prefix_stride, min_stride
+    row, slot = row_of(p_log_prob, slots, p_slot, p_position, strides, num_columns, eos)
     first = i_part * part_columns
     last = tl.minimum(first + part_columns, num_columns)
     p_own = p_out + i_row * num_columns
@@ -79,6 +82,8 @@ def settle_kernel(
     p_slot,
     p_position,
     row_stride,
+    prefix_stride,
+    min_stride,
     num_columns,
     num_parts,
     eos_0,
@@ -95,7 +100,8 @@ def settle_kernel(
     await_kernels()
     i_row = tl.program_id(0).to(tl.int64)
     eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
-    row, slot = row_of(p_log_prob, slots, p_slot, p_position, row_stride, num_columns, eos)
+    strides = row_stride, prefix_stride, min_stride
+    row, slot = row_of(p_log_prob, slots, p_slot, p_position, strides, num_columns, eos)
     if slot < 0:
         return
     o_part = tl.arange(0, PARTS)

@@ -39,15 +39,16 @@ class Best(NamedTuple):
 
 
 @triton.jit
-def row_of(p_log_prob, slots, p_slot, p_position, row_stride, num_columns, eos):
+def row_of(p_log_prob, slots, p_slot, p_position, strides, num_columns, eos):
     """Return what a program knows of its row, and its slot, which is -1 where nothing is drawn."""
+    row_stride, prefix_stride, min_stride = strides
     i_row = tl.program_id(0).to(tl.int64)
     slot = tl.load(p_slot + i_row).to(tl.int64)
     temperature = tl.load(slots.temperature + slot)
-    done = tl.load(p_position + i_row) - tl.load(slots.prefix_length + slot)
+    done = tl.load(p_position + i_row) - tl.load(slots.prefix_length + slot * prefix_stride)
     seed = tl.load(slots.seed + slot)
     key = mixed64(mixed64(seed) + (done + 1).to(tl.int64) * GOLDEN)
-    bans_eos = done < tl.load(slots.min_length + slot)
+    bans_eos = done < tl.load(slots.min_length + slot * min_stride)
     draws = (temperature > 0) & (done >= 0)
     temperature = tl.where(draws, temperature, 1.0)
     row = Row(

@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import pybeam
 from pybeam.backends.torch_gumbel import gumbel_noise
 from pybeam.processors.sampling import Draw, Sample, _key
 from pybeam.triton_kernels.draw import draw
+from support.laws import SOURCES, decoded
+from support.search_models import random_model
 
 INF = math.inf
 NUM_SLOTS, NUM_ROWS = 5, 7
@@ -37,8 +40,9 @@ def problem(num_columns: int, seed: int, has_ties: bool = False) -> SimpleNamesp
         k=among(generator, [0, 1, 2, 5, num_columns // 2, num_columns + 3], torch.int32),
         p=among(generator, [1.0, 0.9, 0.5, 0.2, 0.0]),
         log_ratio=among(generator, [-INF, math.log(0.1), math.log(0.5), 0.0]),
-        prefix_length=torch.randint(3, (NUM_SLOTS,), **whole),
-        min_length=torch.randint(4, (NUM_SLOTS,), **whole),
+        # lengths are columns of the lines of slots
+        prefix_length=torch.randint(3, (NUM_SLOTS, 22), **whole)[:, 14],
+        min_length=torch.randint(4, (NUM_SLOTS, 22), **whole)[:, 12],
         slot=torch.randint(NUM_SLOTS, (NUM_ROWS,), **whole),
         position=torch.randint(6, (NUM_ROWS,), **whole),
         eos_ids=(2 % num_columns, num_columns - 1),
@@ -164,3 +168,21 @@ def test_rows_stand_apart_and_in_half_precision(device):
     check(own, device)
     own.log_probs = wide[:, :300].bfloat16()
     check(own, device)
+
+
+def test_a_search_draws_what_the_reference_draws(device):
+    """Behind prefixes and before least lengths, which stand in columns of the lines of slots."""
+    if device.type == "cuda":
+        pytest.skip("the law draws there")
+    model = random_model(4, 9, eos_bonus=1.0)
+    algorithm = pybeam.sample(2, top_p=0.9, temperature=1.3, seed=3, max_length=5)
+    requests = [
+        pybeam.Request(source, prefix=[3, 5][: i % 3], min_length=2 * (i % 2))
+        for i, source in enumerate(SOURCES[:4])
+    ]
+    found = [
+        decoded(model, algorithm, pybeam.Fifo(3), backend, requests)
+        for backend in ("triton", "reference")
+    ]
+    tokens = [[[h.tokens for h in result.hypotheses] for result in results] for results in found]
+    assert tokens[0] == tokens[1]
