@@ -127,17 +127,10 @@ def main() -> None:
     logits = 2 * torch.randn(bucket(WIDTH), vocab_size, generator=generator)
     offset = torch.tensor([0, WIDTH], dtype=torch.int32)
     width = torch.tensor([WIDTH], dtype=torch.int32)
-    infinite = torch.tensor([torch.inf])
     options = SelectOptions(
         capacity=2 * WIDTH,
         eos_ids=(2,),
         finishing=int(Finishing.REFILL),
-        is_ended=torch.zeros(WIDTH, dtype=torch.bool),
-        max_candidates=width,
-        margin=infinite,
-        local_margin=infinite,
-        best_finished=-infinite,
-        forced=torch.full_like(width, -1),
         ban_eos=torch.ones(1, dtype=torch.bool),
     )
     score = -torch.rand(WIDTH, generator=generator)
