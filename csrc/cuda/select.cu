@@ -8,18 +8,15 @@
 namespace pybeam::cuda {
 namespace {
 
-// The beam of an entry.
+// The beam of an entry: how many beams end at or before it.
 __device__ Span span_of(const SelectParams& p, int64_t entry) {
-    __shared__ Span found;
-    if (threadIdx.x == 0) found.beam = -1;
-    __syncthreads();
+    int beam = 0;
 #pragma unroll 1
-    for (int64_t i = threadIdx.x; i < p.num_beams; i += kThreads) {
-        const int begin = p.offset[i], end = p.offset[i + 1];
-        if (begin <= entry && entry < end) found = {static_cast<int>(i), begin, end};
+    for (int64_t begin = 0; begin < p.num_beams; begin += kThreads) {
+        const int64_t i = begin + threadIdx.x;
+        beam += __syncthreads_count(i < p.num_beams && p.offset[i + 1] <= entry);
     }
-    __syncthreads();
-    return found;
+    return {beam, p.offset[beam], p.offset[beam + 1]};
 }
 
 // How many blocks arrive at a beam: those of the rows of entries that are not held, and one more.
@@ -39,8 +36,8 @@ __device__ uint32_t num_arrivals(const SelectParams& p, const Span& span) {
 // The entry of a row: the one that is not held and has `row` such entries before it; -1 for
 // padding.
 __device__ int64_t entry_of(const SelectParams& p, int64_t row) {
-    if (p.is_ended == nullptr) return row;
     const int64_t end = p.offset[p.num_beams];
+    if (p.is_ended == nullptr) return row < end ? row : -1;
     __shared__ int64_t found;
     if (threadIdx.x == 0) found = -1;
     int64_t num_live = 0;
@@ -75,8 +72,8 @@ __global__ void __launch_bounds__(kThreads, 4)
         Slice<Logit, kVectors> slice(p, row, number);
         // while the logits are on their way
         entry = static_cast<int>(entry_of(p, row));
+        if (entry < 0) return;
         span = span_of(p, entry);
-        if (span.beam < 0) return;
         expected = num_arrivals(p, span);
         const Total total = leave_peaks(p, entry, span.beam, slice);
         if (threadIdx.x % kWarpSize == 0) warp_total[threadIdx.x / kWarpSize] = total;
@@ -93,7 +90,11 @@ __global__ void __launch_bounds__(kThreads, 4)
         if (number == 0) scratch.row[entry] = row;
     };
     if (!is_last_to_arrive(p.counter + span.beam, expected, leave_total)) return;
-    finish_beam<Logit, kVectors>(p, span, memory);
+    if (span.end - span.begin > kMaxBlockWidth) {
+        finish_beam<Logit, kVectors, true>(p, span, memory);
+    } else {
+        finish_beam<Logit, kVectors, false>(p, span, memory);
+    }
 }
 
 int64_t vectors_of(const pybeam::SelectParams& p) {

@@ -45,7 +45,7 @@ __device__ inline float bin_bound(const uint32_t* bin, int num_bins, int wanted)
 }
 
 // The candidates of one beam. A block computes all of this together.
-template <class Logit, int kVectors>
+template <class Logit, int kVectors, bool kIsWide>
 struct Beam {
     const SelectParams& p;
     BeamMemory& memory;
@@ -74,9 +74,9 @@ struct Beam {
           forced(is_forced(params, span.beam)),
           bans(bans_eos(params, span.beam)) {}
 
-    // The entry, in scratch memory where shared memory has no place for it.
+    // Few beams have more entries than there is room for in shared memory.
     __device__ Entry& entry_of(int i) const {
-        return i < kMaxBlockWidth ? memory.entry[i] : scratch.entry[begin + i];
+        return kIsWide ? scratch.entry[begin + i] : memory.entry[i];
     }
 
     // Whether an entry has one candidate, whatever its logits.
@@ -328,12 +328,12 @@ struct Beam {
 };
 
 // Ranks, finishes, prunes and writes the candidates of one beam.
-template <class Logit, int kVectors>
+template <class Logit, int kVectors, bool kIsWide>
 __device__ void finish_beam(const SelectParams& p, const Span& span, BeamMemory& memory) {
     const int number = span.beam;
     for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
     if (threadIdx.x == 0) memory.list.count = memory.list.num_groups = 0;
-    const Beam<Logit, kVectors> beam(p, span, memory);
+    const Beam<Logit, kVectors, kIsWide> beam(p, span, memory);
     const bool has_nan = beam.combine_slices();
     const int count = has_nan || beam.wanted == 0 ? 0 : beam.rank_candidates();
     const bool has_own = static_cast<int>(threadIdx.x) < count;

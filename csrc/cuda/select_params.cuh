@@ -37,7 +37,7 @@ struct alignas(16) Entry {
 
 // A beam and where its entries stand.
 struct Span {
-    int beam;  // -1: there is none
+    int beam;
     int begin;
     int end;
 };

@@ -17,6 +17,7 @@ from pybeam.contracts import Cells, Distances, Finishing, NewNodes, Paths, Survi
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.attention import tree_attention
 from pybeam.triton_kernels.draft import draft_commit
+from pybeam.triton_kernels.draw import draw
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree import backtrace
 
@@ -74,6 +75,15 @@ def attention_launch(
     given = (query, key, value, cells, 0.1, distances if rules else None, new)
     (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
     return launch
+
+
+def draw_launches(num_rows: int, num_columns: int, has_cuts: bool) -> list[Launch]:
+    """Rows draw tokens, from all or with top-k, top-p and min-p."""
+    floats, numbers = torch.zeros(9), ints(9)
+    given = torch.zeros(num_rows, num_columns), floats, numbers.long()
+    cuts = (numbers, floats, floats) if has_cuts else ()
+    places = numbers, numbers, ints(num_rows), ints(num_rows)
+    return recorded(lambda: draw(*given, cuts, *places, (2,)))
 
 
 def tree_launches(width: int, has_paths: bool = False) -> list[Launch]:
