@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         triton_process.hasten_interpreter()
         triton_process.shuffle_programs()
         triton_process.poison_masked_loads()
+        triton_process.lose_nan()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

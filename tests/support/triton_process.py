@@ -104,6 +104,14 @@ def hasten_interpreter() -> None:
     interpreter.InterpretedFunction.__call__ = call
 
 
+def lose_nan() -> None:
+    """Have the larger and the smaller of a number and NaN be the number, as on a GPU."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    InterpreterBuilder.create_maxnumf = lambda self, *pair: self.binary_op(*pair, np.fmax)
+    InterpreterBuilder.create_minnumf = lambda self, *pair: self.binary_op(*pair, np.fmin)
+
+
 def poison_masked_loads() -> None:
     """Have masked loads of blocks give absurd numbers where a kernel says no other number.
 

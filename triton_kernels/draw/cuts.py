@@ -94,6 +94,8 @@ def allowed(row, cuts, slot, token, peak, BLOCK: tl.constexpr):
         least = below_the_kth(row, k, peak, BLOCK)
     log_prob = tl.load(row.p_log_prob + token).to(tl.float32)
     is_open = has_k | has_p | (log_prob.to(tl.float64) / temperature < floor)
+    # a NaN stays, and no maximum below would take it
+    is_open &= log_prob == log_prob
     while is_open:
         bound = tl.maximum(log_prob, least)
         count, mass, total = masses(row, bound, least, peak, tl.float32, BLOCK)
