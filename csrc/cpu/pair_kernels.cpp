@@ -68,19 +68,22 @@ const Kernels* find(const char* name) {
                              std::string(name));
 }
 
-std::atomic<const Kernels*>& chosen() {
-    static std::atomic<const Kernels*> kernels = [] {
-        const char* name = std::getenv("PYBEAM_BFLOAT16");
-        return name != nullptr && *name != '\0' ? find(name) : faster_kernels();
-    }();
-    return kernels;
+// The way that a program has set, or null. A CPU without pairs cannot try both.
+std::atomic<const Kernels*> chosen = nullptr;
+
+const Kernels* choose() {
+    const char* name = std::getenv("PYBEAM_BFLOAT16");
+    return name != nullptr && *name != '\0' ? find(name) : faster_kernels();
 }
 
 }  // namespace
 
 const Kernels& pair_kernels() {
     const Kernels& all = kernels();
-    return has_pairs(all) ? *chosen().load(std::memory_order_relaxed) : all;
+    if (!has_pairs(all)) return all;
+    if (const Kernels* set = chosen.load(std::memory_order_relaxed)) return *set;
+    static const Kernels* const own_choice = choose();
+    return *own_choice;
 }
 
 const char* bfloat16_products() { return &pair_kernels() == &kWithPairs ? kPairs : kFloat32; }
@@ -91,7 +94,7 @@ void set_bfloat16_products(const char* name) {
         throw std::runtime_error("the instruction set " + std::string(kernels().name) +
                                  " has no products of pairs; choose " + kWithPairs.name + " first");
     }
-    chosen() = found;
+    chosen = found;
 }
 #else
 const Kernels& pair_kernels() { return kernels(); }
