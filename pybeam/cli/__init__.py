@@ -10,6 +10,7 @@ at once.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -85,10 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Threads that spin while they wait for each other are many times slower where other programs
         # share the cores. OpenMP reads this when torch is loaded.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Python has none if it is closed, which changes nothing that goes to stdout
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
     try:
         return pybeam.main(arguments, prog_name="pybeam", standalone_mode=False) or 0
     except click.ClickException as error:
         show(error)
         return error.exit_code
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        show(click.ClickException(f"cannot write the output: {error.strerror}"))
+        return 1
     except (click.Abort, KeyboardInterrupt) as error:
         return getattr(error.__cause__, "exit_code", INTERRUPTED)

@@ -18,6 +18,7 @@ import click
 from pybeam.cli import signals
 from pybeam.cli.files import open_input
 from pybeam.cli.options.declare import option, section, take
+from pybeam.cli.options.errors import reason_of
 from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.traffic import SECONDS, AskOptions, LoadOptions
 
@@ -160,7 +161,7 @@ class _Run:
             try:
                 fields["model"] = target.first_model(ask.key, ask.timeout)
             except OSError as error:
-                raise click.ClickException(f"{self.url}: {error}") from error
+                raise click.ClickException(f"{self.url}: {reason_of(error)}") from error
             except ValueError as error:
                 raise click.ClickException(
                     f"{self.url}: {error}; give --field model=NAME"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from pybeam.cli.files import check_writable
 from pybeam.cli.loading import model_folders
 from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.declare import Whole, option, section, take
-from pybeam.cli.options.errors import as_failures, as_usage_errors, message_of
+from pybeam.cli.options.errors import as_failures, as_usage_errors, message_of, reason_of
 from pybeam.cli.options.files import FormOptions, ModelOptions, OneModel
 from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
@@ -165,6 +166,7 @@ def compare(searches: dict[str, Any], **values: Any) -> int:
     for path in options.output_paths:
         if Path(path).suffix not in FORMATS:
             raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {path}")
+        check_writable(path)
     schedule = take(ScheduleOptions, values).build()
     is_quiet = values.pop("quiet")
     [folder] = model_folders([values.pop("model_dir")], values.pop("revision"))
@@ -204,7 +206,7 @@ def compare(searches: dict[str, Any], **values: Any) -> int:
                 progress=not is_quiet,
             )
         except (ImportError, OSError, RuntimeError) as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(reason_of(error)) from error
     click.echo(found)
     with as_failures():
         for path in options.output_paths:

@@ -48,7 +48,6 @@ class IntegerOptions:
 OUTPUT = section("Files", OutputOptions)
 INTEGERS = section("Weights", IntegerOptions)
 QUIET = section("Output", FormOptions, names=["quiet"], quiet={"help": "No progress bar."})
-DIRECTORY = click.Argument(["directory"], metavar="DIR", type=click.Path())
 
 
 @click.command(
@@ -128,11 +127,11 @@ def _algorithm(directory: str, values: dict[str, Any]) -> Algorithm | None:
 @click.command(
     cls=SectionCommand,
     short_help="Write a model with int8 or int4 weights.",
-    params=[DIRECTORY],
+    params=[click.Argument(["model"])],
     sections=[OUTPUT, INTEGERS, QUIET],
 )
-def quantize(directory: str, output: str, dtype: str, quiet: bool) -> None:
-    """Write the model in DIR with int8 or int4 weights.
+def quantize(model: str, output: str, dtype: str, quiet: bool) -> None:
+    """Write a model with int8 or int4 weights. MODEL is a folder, or a name as `--model` takes it.
 
     The folder takes half the space of a float16 model, and in int4 between a quarter and a half, because
     token tables stay in int8. It loads without the original, and gives what the same `--dtype` gives with
@@ -143,19 +142,21 @@ def quantize(directory: str, output: str, dtype: str, quiet: bool) -> None:
       pybeam quantize bible-es-en --output bible-es-en-int8
     """
     import pybeam
-    from pybeam.hub.examples import example
 
+    [source] = model_folders([model], said="MODEL")
     with as_failures():
-        source = directory if Path(directory).is_dir() else example(directory) or directory
         pybeam.quantize(source, output, dtype=dtype, progress=not quiet and sys.stderr.isatty())
-    before, after = _megabytes(str(source)), _megabytes(output)
-    click.echo(f"{directory}: {before:.1f} MB of weights; {output}: {after:.1f} MB")
+    before, after = _megabytes(source), _megabytes(output)
+    click.echo(f"{model}: {before:.1f} MB of weights; {output}: {after:.1f} MB")
 
 
 @click.command(
     cls=SectionCommand,
     short_help="Write another system's model for pybeam.",
-    params=[click.Argument(["kind"], type=click.Choice(["fireredasr"])), DIRECTORY],
+    params=[
+        click.Argument(["kind"], type=click.Choice(["fireredasr"])),
+        click.Argument(["directory"], metavar="DIR", type=click.Path()),
+    ],
     sections=[OUTPUT],
 )
 def convert(kind: str, directory: str, output: str) -> None:

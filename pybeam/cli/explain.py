@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import click
 
+from pybeam.cli.files import check_writable
 from pybeam.cli.loading import model_folders
 from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.declare import Whole, option, section, take
@@ -77,6 +78,7 @@ def explain(text: str, **values: Any) -> int:
         raise click.UsageError(
             f"--output must end in {', '.join(FORMATS)}, but is {output.output_path}"
         )
+    check_writable(output.output_path)
     algorithm = take(AlgorithmOptions, values)
     [folder] = model_folders([values.pop("model_dir")], values.pop("revision"))
     languages = {name: values.pop(f"{name}_lang") for name in ("source", "target")}

@@ -17,11 +17,37 @@ OUTPUT_CLOSED = 141
 MAX_COUNTED_BYTES = 1 << 28
 
 
+def standard_input(said: str) -> BinaryIO:
+    """Return stdin. Raises ClickException, which begins with what was `said`, if it is closed."""
+    # Python has none then, in spite of its type
+    if sys.stdin is None:
+        raise click.ClickException(f"{said}: stdin is closed; give a file")
+    return sys.stdin.buffer
+
+
+def standard_output(said: str) -> BinaryIO:
+    """Return stdout. Raises ClickException, which begins with what was `said`, if it is closed."""
+    if sys.stdout is None:
+        raise click.ClickException(f"{said}: stdout is closed; give a file")
+    return sys.stdout.buffer
+
+
+def check_writable(path: str, flag: str = "--output") -> None:
+    """Raise ClickException for a file that cannot be written now, and not after the work for it."""
+    is_new = not os.path.exists(path)
+    try:
+        open(path, "ab").close()
+    except OSError as error:
+        raise click.ClickException(f"{flag} {path}: {error.strerror}") from error
+    if is_new:
+        os.remove(path)
+
+
 @contextlib.contextmanager
 def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
     """Open the file, or stdin for `-`."""
     if path == "-":
-        yield sys.stdin.buffer
+        yield standard_input(f"{flag} -")
         return
     try:
         file = open(path, "rb", buffering=0)
@@ -35,7 +61,7 @@ def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
 def open_output(path: str, input_file: BinaryIO | None = None) -> Iterator[BinaryIO]:
     """Open the file, or stdout for `-`. Raises UsageError if it is the input."""
     if path == "-":
-        yield sys.stdout.buffer
+        yield standard_output("--output -")
         return
     if input_file is not None and os.path.exists(path):
         if os.path.samestat(os.stat(path), os.fstat(input_file.fileno())):

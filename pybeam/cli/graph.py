@@ -8,6 +8,7 @@ from typing import Annotated
 
 import click
 
+from pybeam.cli.files import check_writable
 from pybeam.cli.loading import model_folders
 from pybeam.cli.options.declare import option, section
 from pybeam.cli.options.errors import as_failures
@@ -75,6 +76,7 @@ def graph(
 
     if Path(output_path).suffix not in FORMATS:
         raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {output_path}")
+    check_writable(output_path)
     [model_dir] = model_folders([model_dir], revision)
     with as_failures():
         model = pybeam.load_model(model_dir, device="cpu")

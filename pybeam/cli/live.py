@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from pybeam.cli import signals
-from pybeam.cli.files import OrderedWriter, open_output
+from pybeam.cli.files import OrderedWriter, open_output, standard_input
 from pybeam.cli.options.errors import as_failures
 from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.run import Run
@@ -71,10 +70,10 @@ class LiveTranscript:
         from pybeam.speech.pcm import wav_chunks
 
         if self.whisper.live == "wav":
-            rate, chunks = wav_chunks(sys.stdin.buffer, "stdin")
+            rate, chunks = wav_chunks(standard_input("--live"), "stdin")
             return {"chunks": chunks, "rate": rate}
         return {
-            "chunks": _read(sys.stdin.fileno()),
+            "chunks": _read(standard_input("--live").fileno()),
             "rate": self.whisper.rate,
             "encoding": self.whisper.live,
         }

@@ -129,10 +129,13 @@ class Setup(ModelOptions):
             return pybeam.Decoder(model, algorithm, self.schedule, self.device.backend, **wants)
 
 
-def model_folders(names: Sequence[str], revision: str | None = None) -> tuple[str, ...]:
+def model_folders(
+    names: Sequence[str], revision: str | None = None, said: str = "--model"
+) -> tuple[str, ...]:
     """Return the folders of models, of which some are names on the hub and are downloaded.
 
-    Raises ClickException for a folder that does not exist and a download that fails.
+    Raises ClickException, which begins with what was `said`, for a folder that does not exist and a download
+    that fails.
     """
     from pybeam.hub import fetch
 
@@ -143,5 +146,5 @@ def model_folders(names: Sequence[str], revision: str | None = None) -> tuple[st
         try:
             folders.append(str(fetch(name, revision=revision, progress=not is_quiet)))
         except EXPECTED as error:
-            raise click.ClickException(f"--model {name}: {message_of(error)}") from error
+            raise click.ClickException(f"{said} {name}: {message_of(error)}") from error
     return tuple(folders)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from pybeam.cli.files import open_input
+from pybeam.cli.files import check_writable, open_input
 from pybeam.cli.loading import Setup
 from pybeam.cli.options.declare import Count, FilePath, Parsed, Whole, option, section, take
 from pybeam.cli.options.errors import flag
@@ -158,7 +158,8 @@ class _Measurement:
 
         from pybeam.decoder import DecodeError
 
-        self._check_trace()
+        if self.options.trace_path is not None:
+            check_writable(self.options.trace_path, "--trace")
         has_text = self.sources.input_path is not None or self.setup.algorithm.no_unk
         tokenizer = self.setup.load_tokenizer() if has_text else None
         algorithm = self.setup.build_algorithm(tokenizer)
@@ -203,16 +204,6 @@ class _Measurement:
                 f"--steps must be at most the model's {limit} positions, but is {steps}"
             )
         return self.setup.build_decoder(model, algorithm)
-
-    def _check_trace(self) -> None:
-        """Raise an error for a bad trace file now, not after minutes of measuring."""
-        path = self.options.trace_path
-        if path is None:
-            return
-        try:
-            open(path, "ab").close()
-        except OSError as error:
-            raise click.ClickException(f"--trace {path}: {error.strerror}") from error
 
     def _requests(self, model: Model, tokenizer: Tokenizer | None) -> list[Any]:
         path = self.sources.input_path

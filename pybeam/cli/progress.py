@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pybeam.cli.options.errors import reason_of
+
 if TYPE_CHECKING:
     from pybeam.corpus.worker import Answer
     from pybeam.speech.whisper import Progress as News
@@ -72,7 +74,7 @@ class LineProgress(Progress):
         """Count an answer, and say what is wrong with it."""
         result = answer.result
         if result.error is not None:
-            self.fail(f"{self.item} {result.index + 1}: {result.error}")
+            self.fail(f"{self.item} {result.index + 1}: {reason_of(result.error)}")
         if answer.warning:
             self.warn(f"{self.item} {result.index + 1}: {answer.warning}")
         self._stop_reasons[result.stop_reason] += 1
@@ -108,7 +110,7 @@ class SoundProgress(Progress):
     def add(self, news: News) -> None:
         """Take the news of a recording."""
         if news.error is not None:
-            self.fail(f"file {news.index + 1}: {news.error}")
+            self.fail(f"file {news.index + 1}: {reason_of(news.error)}")
             return
         position = news.duration if news.transcript is not None else news.position
         self._bar.update(position - self._position.get(news.index, 0.0))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pybeam.cli import signals
+from pybeam.cli.files import check_writable
 from pybeam.cli.loading import Setup
 from pybeam.cli.options.declare import Count, FilePath, option, section, take
 from pybeam.cli.options.errors import as_failures
@@ -51,6 +52,8 @@ class CatalogueOptions:
             raise click.UsageError("--save writes a catalogue that was built; this one is written")
         if self.save_path is not None and not self.save_path.endswith(SAVED):
             raise click.UsageError(f"--save {self.save_path}: the name must end in {SAVED}")
+        if self.save_path is not None:
+            check_writable(self.save_path, "--save")
         from pybeam.catalogue import Catalogue, allowed_items
 
         with as_failures():
@@ -73,7 +76,10 @@ class CatalogueOptions:
         with open(self.catalogue_path, encoding="utf-8") as file:
             lines = (line.rstrip("\r\n") for line in file)
             shown = tqdm(lines, "catalogue", unit=" items", file=sys.stderr, disable=not has_bar)
-            return Catalogue.from_texts(shown, tokenizer)
+            try:
+                return Catalogue.from_texts(shown, tokenizer)
+            except ValueError as error:
+                raise ValueError(f"--catalogue {self.catalogue_path}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -93,10 +93,10 @@ class ServeOptions:
     """The options of a server beside its `Settings` and the search.
 
     Attributes:
-        model: Folder with config.json, model.safetensors and the tokenizer's files, or a name on the Hugging
-            Face hub (owner/name); may be given many times. NAME is what requests call it; by default the last
-            part of the folder's name or of that on the hub. A NAME that ends in es-en says that it
-            translates from es to en, if the model's files name no languages.
+        model: Folder of a model as transformers, CTranslate2 or Marian writes it, or a name: on the Hugging
+            Face hub (owner/name), or of an example (bible-es-en); may be given many times. NAME is what
+            requests call it; by default the last part of the folder's name or of that on the hub. A NAME that
+            ends in es-en says that it translates from es to en, if the model's files name no languages.
         config: TOML file with these options, without the dashes: `port = 80`, `model = ["es-en=DIR"]`. The
             command line and the environment go before it.
         engines: Engines of each model. They share its weights and the texts that wait, and each computes with

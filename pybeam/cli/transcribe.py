@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import click
 
 from pybeam.cli import signals
-from pybeam.cli.files import open_input
+from pybeam.cli.files import open_input, standard_input
 from pybeam.cli.loading import model_folders
 from pybeam.cli.options.corpus import PART_RECORDINGS, corpus_section
 from pybeam.cli.options.declare import option, refuse, section, take
@@ -97,14 +96,14 @@ def transcribe(**values: Any) -> int:
     \b
     Examples:
       pybeam transcribe --model spoken-numbers-en digits.wav
-      pybeam transcribe --model whisper-tiny talk.mp3
-      pybeam transcribe --model whisper-tiny --format srt film.mkv > film.srt
-      pybeam transcribe --model whisper-tiny --format srt --format json --output-dir OUT *.flac
-      pybeam transcribe --model whisper-tiny --timestamps word --format json - < talk.ogg
-      pybeam transcribe --model whisper-tiny --vad --windows batched talk.mp3
-      pybeam transcribe --model whisper-tiny --language de --task translate a.wav
-      arecord -f S16_LE -r 16000 -t wav | pybeam transcribe --model whisper-tiny --live wav -
-      ffmpeg -i URL -f s16le -ac 1 -ar 16000 - | pybeam transcribe --model whisper-tiny --live s16le -
+      pybeam transcribe --model openai/whisper-tiny talk.mp3
+      pybeam transcribe --model openai/whisper-tiny --format srt film.mkv > film.srt
+      pybeam transcribe --model DIR --format srt --format json --output-dir OUT *.flac
+      pybeam transcribe --model DIR --timestamps word --format json - < talk.ogg
+      pybeam transcribe --model DIR --vad --windows batched talk.mp3
+      pybeam transcribe --model DIR --language de --task translate a.wav
+      arecord -f S16_LE -r 16000 -t wav | pybeam transcribe --model DIR --live wav -
+      ffmpeg -i URL -f s16le -ac 1 -ar 16000 - | pybeam transcribe --model DIR --live s16le -
       pybeam transcribe --model DIR --input recordings --output-dir OUT
       ls *.wav | pybeam transcribe --model DIR --output out.txt
       pybeam transcribe --model DIR --recipe fireredasr --width 3 --temperature 1.25 \\
@@ -207,7 +206,7 @@ def _with_stdin(names: tuple[str, ...], stack: contextlib.ExitStack) -> tuple[st
         raise click.UsageError("`-` can be given once; there is one stdin")
     path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "stdin")
     with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        shutil.copyfileobj(standard_input("-"), file)
     return tuple(str(path) if name == "-" else name for name in names)
 
 

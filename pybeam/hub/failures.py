@@ -82,6 +82,6 @@ def _refused(place: str, error: BaseException) -> OSError:
 def _broken(place: str, error: BaseException) -> ConnectionError:
     reason = " ".join(str(error).split()) or type(error).__name__
     return ConnectionError(
-        f"{place} could not be downloaded: {reason}; files that were complete stay in the cache, so try "
-        "again. Without a connection, HF_HUB_OFFLINE=1 takes models from the cache"
+        f"there is no such folder, and {place} could not be downloaded: {reason}; files that were complete "
+        "stay in the cache, so try again. Without a connection, HF_HUB_OFFLINE=1 takes models from the cache"
     )

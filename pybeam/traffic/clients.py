@@ -91,7 +91,7 @@ class Clients:
         except EOFError:
             problem = "the connection was closed before the answer had ended"
         except OSError as error:
-            problem = str(error)
+            problem = error.strerror or str(error)
         except (ValueError, asyncio.LimitOverrunError):
             problem = "the answer is not HTTP/1.1"
         latency = time.perf_counter() - due

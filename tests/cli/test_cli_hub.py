@@ -51,9 +51,9 @@ def test_a_revision(hub, tmp_path, capfd):
     assert "--revision must be None for a folder" in capfd.readouterr().err
 
 
-def test_a_token_stands_in_the_environment(hub, capfd, monkeypatch):
+def test_a_token_stands_in_the_environment(hub, tmp_path, capfd, monkeypatch):
     hub.repositories[NAME].is_private = True
-    graph = ["graph", "--model", NAME, LINE, "--output", os.devnull + ".json"]
+    graph = ["graph", "--model", NAME, LINE, "--output", str(tmp_path / "graph.json")]
     assert main(graph) == 1
     assert "HF_TOKEN" in capfd.readouterr().err
     monkeypatch.setenv("HF_TOKEN", TOKEN)

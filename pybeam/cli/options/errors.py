@@ -50,7 +50,14 @@ def message_of(error: Exception, option: str | None = None) -> str:
 
     if isinstance(error, ArgumentError):
         return f"{option or flag(error.name)} {error.problem}"
-    return f"{option}: {error}" if option else str(error)
+    return f"{option}: {reason_of(error)}" if option else reason_of(error)
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error's message, without the number that a system has for it."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 @contextlib.contextmanager

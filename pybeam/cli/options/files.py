@@ -15,8 +15,8 @@ class OneModel:
     """The model of a command that takes one.
 
     Attributes:
-        model_dir: Folder with config.json, model.safetensors and the tokenizer's files, or a name on the
-            Hugging Face hub (owner/name).
+        model_dir: Folder of a model as transformers, CTranslate2 or Marian writes it, or a name: on the
+            Hugging Face hub (owner/name), or of an example (bible-es-en).
     """
 
     model_dir: FilePath = option("MODEL", flag="--model", required=True)
@@ -27,9 +27,10 @@ class ModelOptions:
     """The models of a command, and the languages of the text.
 
     Attributes:
-        model_dirs: Folder with config.json, model.safetensors and the tokenizer's files, or a name on the
-            Hugging Face hub (owner/name), from where it is downloaded once. Given several times: an ensemble,
-            the mean of the models' probabilities; the first one's tokenizer is used.
+        model_dirs: Folder of a model as transformers, CTranslate2 or Marian writes it, or a name: on the
+            Hugging Face hub (owner/name), from where it is downloaded once, or of an example (bible-es-en).
+            Given several times: an ensemble, the mean of the models' probabilities; the first one's tokenizer
+            is used.
         revision: Branch, tag or commit of a model on the hub; by default its main branch.
         source_lang: Language of the input as the model names it, for multilingual models (NLLB: spa_Latn).
         target_lang: Language of the output, likewise (NLLB: eng_Latn).
