@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # seconds before a bar appears
 BAR_DELAY = 1.0
+# the methods of which each class that `pybeam.load` returns has one
+TASKS = ("translate", "generate", "transcribe")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,19 @@ class Loaded(InProcess, ABC):
         if self._languages:
             facts.append(f"languages {some(self._languages)}")
         return f"{type(self).__name__}({self._folder.name!r}: {', '.join(facts)})"
+
+    # type checkers must find what is not there
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what the model does instead; Python asks for attributes that are not there."""
+            if name not in TASKS:
+                return super().__getattribute__(name)
+            own = next(task for task in TASKS if hasattr(type(self), task))
+            raise AttributeError(
+                f"a {type(self).__name__} has no `{name}`, as the model in {self.path} does something else; "
+                f"call `{own}`"
+            )
 
     @property
     def _languages(self) -> Sequence[str]:

@@ -122,7 +122,7 @@ def _texts(texts: Texts) -> Texts:
 def _as_id(token: int) -> int:
     try:
         return int(token)
-    except TypeError:
+    except (TypeError, ValueError):
         raise TypeError(
             f"`ids` must be the token ids of one hypothesis, but hold {token!r}; decode them one by one"
         ) from None

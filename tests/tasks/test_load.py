@@ -51,6 +51,11 @@ def test_the_object_for_what_a_folder_holds(name, kind):
     assert loaded.path == directory and loaded.model is loaded.decoder.model
     assert repr(loaded).startswith(f"{kind}({str(directory)!r}: ")
     assert "parameters, float32 on cpu, a beam of 5" in repr(loaded)
+    own = "translate" if kind == "Translator" else "transcribe"
+    with pytest.raises(AttributeError, match=f"a {kind} has no `generate`, .*; call `{own}`"):
+        loaded.generate("a prompt")
+    with pytest.raises(AttributeError, match=f"^'{kind}' object has no attribute 'other'$"):
+        loaded.other  # noqa: B018
 
 
 def test_the_search_is_what_the_folder_asks_for(tmp_path):

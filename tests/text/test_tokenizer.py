@@ -57,6 +57,8 @@ def test_several_texts_at_once():
                 encode(wrong)
     with pytest.raises(TypeError, match=r"token ids of one hypothesis, but hold \[5, 6\]"):
         tokenizer.decode([[5, 6], [7]])
+    with pytest.raises(TypeError, match="must be the token ids of one hypothesis, but hold 'a'"):
+        tokenizer.decode("a text")
 
 
 def test_plain_sentencepiece_ids_are_used_as_they_are():
