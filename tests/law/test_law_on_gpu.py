@@ -10,6 +10,7 @@ rounds less, gives the tokens that are found the same log-probabilities, nearly.
 
 Rows of a covering array meet most values first: after 80 of about 220 cases, five in six pairs have met.
 `TRITON_INTERPRET=1 pytest --backend triton` runs the same cases in Triton's interpreter, without graphs.
+There the engines of a service launch one at a time. A case takes a minute or several.
 """
 
 from __future__ import annotations

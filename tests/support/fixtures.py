@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if triton_process.is_interpreting():
         triton_process.hasten_interpreter()
         triton_process.shuffle_programs()
+        triton_process.launch_one_at_a_time()
         triton_process.poison_masked_loads()
         triton_process.lose_nan()
 

@@ -28,6 +28,7 @@ import re
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -102,6 +103,19 @@ def hasten_interpreter() -> None:
         return function.rewrite()(*arguments, **named)
 
     interpreter.InterpretedFunction.__call__ = call
+
+
+def launch_one_at_a_time() -> None:
+    """Have threads wait for one another: a launch replaces parts of `triton.language` while it runs."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    run, is_free = InterpretedFunction.run, threading.Lock()
+
+    def run_alone(self, *arguments, **options):
+        with is_free:
+            return run(self, *arguments, **options)
+
+    InterpretedFunction.run = run_alone
 
 
 def lose_nan() -> None:
