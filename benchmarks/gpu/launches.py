@@ -40,6 +40,7 @@ PROCESSORS = (
     processors.min_length(4),
     processors.biased_prefix(0.2, [6, 7]),
 )
+CUTS = (processors.top_k(50), processors.top_p(0.9), processors.min_p(0.05))
 PAIRS = Automaton.build([True, False], source=[0, 0, 1, 1], token=[5, 6, 5, 7], target=[1, 1, 0, 0])
 ALGORITHMS: dict[str, Algorithm] = {
     "greedy": pybeam.greedy(**LIMIT),
@@ -48,6 +49,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "optimal_beam": pybeam.optimal_beam(5, length_reward=0.5, **LIMIT),
     "stochastic_beam": pybeam.stochastic_beam(5, seed=1, **LIMIT),
     "sample": pybeam.sample(top_k=50, top_p=0.9, **LIMIT),
+    "cuts": pybeam.fixed_beam(5, processors=CUTS, **LIMIT),
     "processors": pybeam.fixed_beam(5, processors=PROCESSORS, **LIMIT),
     "constraint": pybeam.fixed_beam(
         5, processors=[processors.constraint(PAIRS, stage="logits")], **LIMIT

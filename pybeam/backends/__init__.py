@@ -159,7 +159,7 @@ class Backend(Protocol):
 
     # `torch_gumbel`, `packing` and `defaults` say what these do
     perturb: Callable[..., Tensor]
-    draw: Callable[..., Tensor] | None
+    draw: Any  # the module of `draw` and `cut`, which samplers take; None: there is none
     fill_panels: Callable[[Tensor, Tensor], None]
     log_softmax: Callable[[Tensor], Tensor]
     rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -33,12 +33,12 @@ from pybeam.backends.tensor_beams import (
 )
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import EditRule
+from pybeam.triton_kernels import draw as draw
 from pybeam.triton_kernels import product
 from pybeam.triton_kernels.attention import tree_attention as tree_attention
 from pybeam.triton_kernels.attention.prompts import prompt_attention as prompt_attention_kernel
 from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tree_append
 from pybeam.triton_kernels.draft import draft_commit
-from pybeam.triton_kernels.draw import draw as draw
 from pybeam.triton_kernels.embedding import embed_norm as embed_norm
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
 from pybeam.triton_kernels.layers import add_norm as add_norm

@@ -66,7 +66,7 @@ class Draw(Processor):
         temperature, seed, *cuts = data
         lengths = rows.prefix_length, rows.min_length
         places = rows.row_slot, rows.position, rows.eos_ids
-        return backend.draw(logits, temperature, seed, cuts, *lengths, *places)
+        return backend.draw.draw(logits, temperature, seed, cuts, *lengths, *places)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         done = rows.num_generated

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, real, whole
+from pybeam.backends import Backend
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage, check_stage
 
@@ -23,12 +24,25 @@ Floor = Callable[[Tensor, Tensor], Tensor]
 class Truncation(Processor):
     """Forbids the tokens of a row that are below a floor. Equal tokens stay together or go together."""
 
+    takes_slots: ClassVar[bool] = True
+    asks: ClassVar[str]  # what a kernel calls the parameter
+
     @abstractmethod
     def cut(self, x: Tensor, given: Tensor) -> Tensor:
         """Return x [R, V] with -inf below the floors that follow from the parameter [R]."""
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        return self.cut(logits, *data)
+        return self.cut(logits, data[0].index_select(0, rows.row_slot))
+
+    def computed(
+        self, backend: Backend, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]
+    ) -> Tensor:
+        # in float64 nothing is rounded to float32, and classes of others may cut as they like
+        is_known = type(self) in (TopK, TopP, MinP)
+        if backend.draw is None or logits.dtype == torch.float64 or not is_known:
+            return self(logits, rows, data)
+        cut: Tensor = backend.draw.cut(logits, rows.row_slot, **{self.asks: data[0]})
+        return cut
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,7 @@ class TopK(Truncation):
     k: int = 0
     stage: Stage = "logits"
     per_request: ClassVar = ("k",)
+    asks: ClassVar = "k"
 
     def __post_init__(self) -> None:
         whole("top_k", self.k, 0, LARGEST_INT32)
@@ -53,6 +68,7 @@ class TopP(Truncation):
     p: float = 1.0
     stage: Stage = "logits"
     per_request: ClassVar = ("p",)
+    asks: ClassVar = "p"
 
     def __post_init__(self) -> None:
         _check_share("top_p", self.p)
@@ -70,6 +86,7 @@ class MinP(Truncation):
     p: float = 0.0
     stage: Stage = "logits"
     per_request: ClassVar = ("p",)
+    asks: ClassVar = "log_ratio"
 
     def __post_init__(self) -> None:
         _check_share("min_p", self.p)

@@ -37,6 +37,7 @@ def model(tmp_path_factory):
         "fixed_beam",
         "stochastic_beam",
         "sample",
+        "cuts",
         "processors",
         "greedy",
         "variable_beam",

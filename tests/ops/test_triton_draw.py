@@ -9,12 +9,13 @@ from support.triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
-from support.triton_launches import draw_launches
+from support.triton_launches import cut_launches, draw_launches
 
 
 @pytest.mark.slow
 def test_in_the_interpreter():
     run_in_interpreter("tests/ops/interpreted/test_draw.py")
+    run_in_interpreter("tests/ops/interpreted/test_cut.py")
     run_in_interpreter("tests/processors/test_sampling.py", "-k", "temperature_of_zero")
 
 
@@ -30,6 +31,18 @@ def test_compiled_well(capability):
         assert assembly.local == 0 and assembly.registers <= 128, launch.kernel
         # divisions in float64 are calls
         assert assembly.stack <= 48, launch.kernel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+def test_cuts_compiled_well(capability):
+    sizes = [(64, 42000), (64, 32001), (1, 42000)]
+    kernels = distinct([launch for size in sizes for launch in cut_launches(*size)])
+    assert len(kernels) == 3
+    for launch, most in zip(kernels, (40, 128, 40), strict=True):
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0
+        assert assembly.registers <= most, launch.arguments
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pybeam.contracts import Cells, Distances, Finishing, NewNodes, Paths, Survi
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.attention import tree_attention
 from pybeam.triton_kernels.draft import draft_commit
-from pybeam.triton_kernels.draw import draw
+from pybeam.triton_kernels.draw import cut, draw
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree import backtrace
 
@@ -84,6 +84,13 @@ def draw_launches(num_rows: int, num_columns: int, has_cuts: bool) -> list[Launc
     cuts = (numbers, floats, floats) if has_cuts else ()
     places = numbers, numbers, ints(num_rows), ints(num_rows)
     return recorded(lambda: draw(*given, cuts, *places, (2,)))
+
+
+def cut_launches(num_rows: int, num_columns: int) -> list[Launch]:
+    """Processors leave rows what top-k, top-p and min-p leave, a launch for each."""
+    x, slot = torch.zeros(num_rows, num_columns), ints(num_rows)
+    given = dict(k=ints(9), p=torch.zeros(9), log_ratio=torch.zeros(9))
+    return recorded(lambda: [cut(x, slot, **{name: own}) for name, own in given.items()])
 
 
 def tree_launches(width: int, has_paths: bool = False) -> list[Launch]:

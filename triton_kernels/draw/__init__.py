@@ -1,4 +1,4 @@
-"""`draw`: one token of each row by its noise, among those that top-k, top-p and min-p leave.
+"""`draw`: one token of each row by its noise, among those that top-k, top-p and min-p leave; `cut`: those.
 
 The number of a token is its log-probability over the temperature, plus Gumbel noise, in float64: see
 `pybeam.processors.sampling`. Float64 is slow, so all numbers of a row are computed in float32 first. Only the
@@ -7,6 +7,7 @@ largest one is computed in float64, and others beside it that are too near for f
 A program of the first launch finds the largest number of its part of a row. In the second one a program
 takes a row. Tokens that may not be drawn are those below a floor, so the largest of all is drawn unless it is
 below. If it is, the largest of the more probable tokens is next (`cuts.py`). So nothing is sorted.
+`cut` looks for the floor itself, by halves between no number and the largest one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 import triton
 from torch import Tensor
 
-from pybeam.triton_kernels.draw.kernels import parts_kernel, settle_kernel
+from pybeam.triton_kernels.draw.kernels import cut_kernel, parts_kernel, settle_kernel
 from pybeam.triton_kernels.logits.parts import part_of
 from pybeam.triton_kernels.select.options import MAX_EOS
 
@@ -37,9 +38,9 @@ class Slots(NamedTuple):
 class Cuts(NamedTuple):
     """Arrays by slot of what requests ask: k of top-k, p of top-p, and the logarithm of p of min-p."""
 
-    k: Tensor
-    p: Tensor
-    log_ratio: Tensor
+    k: Tensor | None
+    p: Tensor | None
+    log_ratio: Tensor | None
 
 
 # the parameters are the arrays of a step, which kernels take one by one
@@ -112,3 +113,29 @@ def draw(
         num_warps=16 if cuts else 1,
     )
     return out
+
+
+def cut(
+    x: Tensor,
+    slot: Tensor,
+    *,
+    k: Tensor | None = None,
+    p: Tensor | None = None,
+    log_ratio: Tensor | None = None,
+) -> Tensor:
+    """Forbid what top-k, top-p or min-p do not leave of x [R, V], logits or log-probabilities; return x.
+
+    Args:
+        x: overwritten, unless its last stride is not 1.
+        slot: [R] int32, of the rows.
+        k, p, log_ratio: one of them, see `Cuts`. A row whose k is not 1 to V - 1, whose p is 1 or more, or
+            whose ratio is 0 stays as it is.
+    """
+    x = x if x.stride(1) == 1 else x.contiguous()
+    num_rows, num_columns = x.shape
+    if x.numel():
+        cuts = Cuts(k, p, log_ratio)
+        cut_kernel[(num_rows,)](
+            x, cuts, slot, x.stride(0), num_columns, BLOCK=BLOCK_OF_ROWS, num_warps=16
+        )
+    return x

@@ -37,7 +37,8 @@ def below_the_kth(row, k, peak, BLOCK: tl.constexpr):
         for start in range(0, row.num_columns, BLOCK):
             o_token = start + tl.arange(0, BLOCK)
             b_log_prob = log_probs_of(row, o_token, row.num_columns, NOTHING)
-            b_count += (b_log_prob > value_of(middle.to(tl.int32))).to(tl.int32)
+            # a NaN is above all numbers
+            b_count += (~(b_log_prob <= value_of(middle.to(tl.int32)))).to(tl.int32)
         count = tl.sum(b_count, 0)
         low = tl.where(count >= k, middle, low)
         # those above are the k largest, and nobody equals them
@@ -70,6 +71,35 @@ def masses(row, bound, least, peak, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def surely_masses(row, bound, least, peak, p, BLOCK: tl.constexpr):
+    """`masses`, exact enough to tell whether those above `bound` are less than the share `p` of all."""
+    count, mass, total = masses(row, bound, least, peak, tl.float32, BLOCK)
+    # a NaN is near, too
+    if ~(tl.abs(mass - p * total) > SUM_ERROR * total):
+        count, mass, total = masses(row, bound, least, peak, tl.float64, BLOCK)
+    return count, mass, total
+
+
+@triton.jit
+def below_the_nucleus(row, p, peak, BLOCK: tl.constexpr):
+    """Return a number above which the tokens are that have less than the share `p` of all above them."""
+    least = tl.full([], NOTHING, tl.float32)
+    low, high = key_of(least).to(tl.int64), key_of(peak).to(tl.int64)
+    # tokens above these
+    num_low, num_high = row.num_columns, 0
+    while high - low > 1:
+        middle = (low + high) >> 1
+        bound = value_of(middle.to(tl.int32))
+        count, mass, total = surely_masses(row, bound, least, peak, p, BLOCK)
+        is_left = mass < p * total
+        low, num_low = tl.where(is_left, low, middle), tl.where(is_left, num_low, count)
+        high, num_high = tl.where(is_left, middle, high), tl.where(is_left, count, num_high)
+        # a token alone is the last one that is left
+        high = tl.where(num_low - num_high == 1, low + 1, high)
+    return value_of(low.to(tl.int32))
+
+
+@triton.jit
 def largest_above(row, bound, BLOCK: tl.constexpr):
     """Return the token with the largest number among those above `bound`."""
     best = nothing_yet(BLOCK)
@@ -96,12 +126,11 @@ def allowed(row, cuts, slot, token, peak, BLOCK: tl.constexpr):
     is_open = has_k | has_p | (log_prob.to(tl.float64) / temperature < floor)
     # a NaN stays, and no maximum below would take it
     is_open &= log_prob == log_prob
+    # no sum is near twice the whole
+    share = tl.where(has_p, p, 2.0)
     while is_open:
         bound = tl.maximum(log_prob, least)
-        count, mass, total = masses(row, bound, least, peak, tl.float32, BLOCK)
-        # a NaN is near, too
-        if has_p & ~(tl.abs(mass - p * total) > SUM_ERROR * total):
-            count, mass, total = masses(row, bound, least, peak, tl.float64, BLOCK)
+        count, mass, total = surely_masses(row, bound, least, peak, share, BLOCK)
         is_left = (log_prob > least) & ((count < k) | ~has_k) & ((mass < p * total) | ~has_p)
         is_left &= log_prob.to(tl.float64) / temperature >= floor
         is_open = ~is_left & (count > 0)

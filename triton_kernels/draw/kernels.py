@@ -3,9 +3,10 @@
 import triton.language as tl
 
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
-from pybeam.triton_kernels.draw.cuts import allowed
+from pybeam.triton_kernels.draw.cuts import allowed, below_the_kth, below_the_nucleus
 from pybeam.triton_kernels.draw.numbers import (
     NOTHING,
+    Row,
     better,
     largest_of,
     log_probs_of,
@@ -113,3 +114,41 @@ def settle_kernel(
         peak = tl.max(tl.load(p_peak + o_own, mask=m_part, other=NOTHING), 0)
         token = allowed(row, cuts, slot, token, peak, BLOCK)
     tl.store(p_out + i_row * num_columns + token, tl.load(row.p_log_prob + token))
+
+
+@one_variant()
+def cut_kernel(p_x, cuts, p_slot, row_stride, num_columns, BLOCK: tl.constexpr):
+    """One of the cuts is given, the others are None. Only what is cut is written."""
+    await_kernels()
+    i_row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(p_slot + i_row).to(tl.int64)
+    one = tl.full([], 1.0, tl.float32)
+    # nothing is drawn, and EOS is not banned
+    none = (-1, -1, -1, -1, -1, -1, -1, -1)
+    row = Row(p_x + i_row * row_stride, one, one, 0, False, none, num_columns)
+    if cuts.k is not None:
+        k = tl.load(cuts.k + slot)
+        is_on = (k > 0) & (k < num_columns)
+    elif cuts.p is not None:
+        p = tl.load(cuts.p + slot).to(tl.float64)
+        is_on = p < 1.0
+    else:
+        log_ratio = tl.load(cuts.log_ratio + slot)
+        is_on = log_ratio > NOTHING
+    if is_on:
+        b_peak = tl.full([BLOCK], NOTHING, tl.float32)
+        for start in range(0, num_columns, BLOCK):
+            o_token = start + tl.arange(0, BLOCK)
+            b_peak = tl.maximum(b_peak, log_probs_of(row, o_token, num_columns, NOTHING))
+        peak = tl.max(b_peak, 0)
+        if cuts.k is not None:
+            bound = below_the_kth(row, k, peak, BLOCK)
+        elif cuts.p is not None:
+            bound = below_the_nucleus(row, p, peak, BLOCK)
+        else:
+            bound = peak + log_ratio
+        for start in range(0, num_columns, BLOCK):
+            o_token = start + tl.arange(0, BLOCK)
+            b_x = log_probs_of(row, o_token, num_columns, NOTHING)
+            m_cut = b_x < bound if cuts.log_ratio is not None else b_x <= bound
+            tl.store(row.p_log_prob + o_token, NOTHING, mask=m_cut & (o_token < num_columns))
