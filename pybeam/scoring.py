@@ -20,8 +20,8 @@ MAX_ALPHA = 10
 class Scoring:
     """``final_score = score / ((offset + n) / scale)**alpha + reward * min(ratio * |x|, n)``.
 
-    Built by `raw`, `power`, `gnmt` and `reward`, each of which is a case of it. Kernels take these
-    numbers as data.
+    n is the number of generated tokens, EOS included, and |x| that of source ids. `raw`, `power`, `gnmt` and
+    `reward` build cases of it. Kernels take these numbers as data.
 
     With `coverage`, for models that have attention,
     ``coverage * sum over source positions e of log(min(sum over t of attention[t, e], 1))`` is added, t
@@ -131,18 +131,18 @@ def raw() -> Scoring:
 
 
 def power(alpha: float, coverage: float = 0.0) -> Scoring:
-    """``final_score = score / n**alpha`` (fairseq's lenpen, CTranslate2's length_penalty), plus coverage."""
+    """``final_score = score / n**alpha``, EOS counted (lenpen, length_penalty elsewhere), plus coverage."""
     return Scoring(alpha=alpha, coverage=coverage)
 
 
 def gnmt(alpha: float, coverage: float = 0.0) -> Scoring:
-    """``final_score = score / ((5 + n) / 6)**alpha`` (Wu et al. 2016), plus coverage."""
+    """``final_score = score / ((5 + n) / 6)**alpha``, EOS counted in n (Wu et al. 2016), plus coverage."""
     return Scoring(alpha=alpha, offset=5.0, scale=6.0, coverage=coverage)
 
 
 def reward(r: float, ratio: float | None = None) -> Scoring:
     """``final_score = score + r * min(ratio * |x|, n)``, or ``score + r * n`` without ratio.
 
-    See Huang, Zhao and Ma 2017, equation 4.
+    n counts EOS, and |x| source ids. See Huang, Zhao and Ma 2017, equation 4.
     """
     return Scoring(reward=r, ratio=ratio)

@@ -17,12 +17,18 @@ MOST_BYTES = 2**31
 
 
 class Span(NamedTuple):
-    """The frames that say a token, on the most probable path."""
+    """The frames that say a token, on the most probable path.
+
+    Attributes:
+        token: its id.
+        start, end: the first frame, and the one behind the last.
+        log_prob: the mean over these frames.
+    """
 
     token: int
-    start: int  # the first frame
-    end: int  # the one behind the last
-    log_prob: float  # the mean over these frames
+    start: int
+    end: int
+    log_prob: float
 
 
 def align(
