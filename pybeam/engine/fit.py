@@ -18,15 +18,15 @@ def check_kinds(model: object, algorithm: object) -> None:
             f"{_remedy(model)}"
         )
     if not isinstance(algorithm, Algorithm):
-        raise TypeError(
-            f"`algorithm` must be one such as pybeam.fixed_beam(5), but is {algorithm!r}"
-        )
+        raise TypeError(f"`algorithm` must be one like pybeam.fixed_beam(5), but is {algorithm!r}")
 
 
 def _remedy(model: object) -> str:
     """Return how such an object becomes a model, if it can."""
     if hasattr(model, "generate") and hasattr(model, "config"):
         return "; wrap a network of transformers: pybeam.models.huggingface.wrap(network)"
+    if isinstance(getattr(model, "model", None), Model):
+        return "; give its attribute `model`"
     if isinstance(model, str | os.PathLike):
         return f"; load the folder: pybeam.load_model({os.fspath(model)!r})"
     return ""

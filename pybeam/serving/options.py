@@ -71,8 +71,10 @@ def check_replicas(name: str, given: Any, *, will_fork: bool = False) -> Sequenc
     """
     decoders = [given] if isinstance(given, Decoder) else given
     if not isinstance(decoders, Sequence) or not all(isinstance(one, Decoder) for one in decoders):
+        has_one = isinstance(getattr(given, "decoder", None), Decoder)
+        remedy = "; give its attribute `decoder`" if has_one else ""
         raise TypeError(
-            f"`decoders` must hold Decoders or lists of them, but {name!r} is {given!r}"
+            f"`decoders` must hold Decoders or lists of them, but {name!r} is {given!r}{remedy}"
         )
     if not decoders:
         raise ValueError(f"`decoders` must hold a Decoder for {name!r}, but is empty there")

@@ -99,6 +99,7 @@ class Loaded(InProcess, ABC):
         Raises:
             ValueError, TypeError: the search does not fit the model.
         """
+        check_search(search)
         twin = copy.copy(self)
         vars(twin).pop("_service", None)
         twin.decoder = Decoder(self.model, search, self.decoder.schedule)
@@ -110,6 +111,12 @@ class Loaded(InProcess, ABC):
         # None: off unless stderr is a terminal
         is_off = None if self._folder.progress else True
         return tqdm(total=total, unit=f" {self.item}s", delay=BAR_DELAY, disable=is_off)
+
+
+def check_search(search: object) -> None:
+    """Raise TypeError, which names the option of a task, unless this is a search."""
+    if not isinstance(search, Algorithm):
+        raise TypeError(f"`search` must be one such as pybeam.fixed_beam(5), but is {search!r}")
 
 
 def several(sources: Any, check: Callable[[Any], None]) -> Iterable[Any]:

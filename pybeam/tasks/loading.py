@@ -17,7 +17,7 @@ from pybeam.models.base import Model
 from pybeam.models.loading import check_config, load_model
 from pybeam.models.onnx import DECODER
 from pybeam.search.algorithms import Algorithm
-from pybeam.tasks.loaded import Folder
+from pybeam.tasks.loaded import Folder, check_search
 from pybeam.tasks.search import folder_fields, folder_search, marian_search
 from pybeam.text.ctranslate2 import is_ctranslate2
 from pybeam.text.foreign import read_words
@@ -100,6 +100,8 @@ def load(
         raise ValueError(
             "`name` must be a folder or a name on the hub, or a list of at least one, but is empty"
         )
+    if search is not None:
+        check_search(search)
     paths = [
         fetch(
             one,

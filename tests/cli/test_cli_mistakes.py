@@ -23,6 +23,13 @@ def source(tmp_path) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("command", ["translate", "explain"])
+def test_who_gives_no_model_is_told_what_there_may_be(command, capfd):
+    assert main([command, "bible-es-en"]) == 2
+    said = capfd.readouterr().err
+    assert "Missing option '--model'. Give a folder, a name on the Hugging Face hub, or" in said
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

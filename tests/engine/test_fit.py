@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import pybeam
+from support.search_models import random_model
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ import pybeam
         ),
         (SimpleNamespace(generate=print), ""),
         (SimpleNamespace(config=None), ""),
+        # as pybeam.load has them
+        (SimpleNamespace(model=random_model(5)), "; give its attribute `model`"),
         ("here", "; load the folder: pybeam.load_model('here')"),
         (Path("here"), "; load the folder: pybeam.load_model('here')"),
     ],

@@ -327,6 +327,21 @@ def test_names_of_other_systems_are_answered_with_ours():
         pybeam.load(MODEL, device="cpu").translate("x", num_beams=3)
 
 
+def test_a_search_that_is_none_is_named_as_it_was_given():
+    with pytest.raises(TypeError, match=r"`search` must be one such as .*, but is 'beam'"):
+        pybeam.load("./absent", search="beam")
+    with pytest.raises(TypeError, match=r"`search` must be one such as .*, but is 'beam'"):
+        pybeam.load(MODEL, device="cpu").translate("x", search="beam")
+
+
+def test_what_stands_for_a_model_names_the_part_that_does():
+    model = pybeam.load(MODEL, device="cpu")
+    with pytest.raises(TypeError, match="; give its attribute `model`"):
+        pybeam.Decoder(model, pybeam.greedy())
+    with pytest.raises(TypeError, match="; give its attribute `decoder`"):
+        pybeam.Service(model)
+
+
 def test_wrong_names():
     with pytest.raises(ValueError, match="`name` must be a folder or a name on the hub"):
         pybeam.load([])

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import click
 
 from pybeam.cli.options.declare import FilePath, PathOrDash, option, section
 from pybeam.cli.options.sections import Section
+
+
+class ModelPath(click.Path):
+    """The folder of a model, or its name."""
+
+    def get_missing_message(
+        self, param: click.Parameter, ctx: click.Context | None = None
+    ) -> str | None:
+        return "Give a folder, a name on the Hugging Face hub, or the example bible-es-en."
+
+
+ModelName = Annotated[str, ModelPath()]
 
 
 @dataclass(frozen=True)
@@ -19,7 +32,7 @@ class OneModel:
             Hugging Face hub (owner/name), or of an example (bible-es-en).
     """
 
-    model_dir: FilePath = option("MODEL", flag="--model", required=True)
+    model_dir: ModelName = option("MODEL", flag="--model", required=True)
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class ModelOptions:
         target_lang: Language of the output, likewise (NLLB: eng_Latn).
     """
 
-    model_dirs: tuple[FilePath, ...] = option("MODEL", (), flag="--model", required=True)
+    model_dirs: tuple[ModelName, ...] = option("MODEL", (), flag="--model", required=True)
     revision: str | None = option("REVISION")
     source_lang: str | None = option("CODE", is_common=True)
     target_lang: str | None = option("CODE", is_common=True)
