@@ -125,6 +125,7 @@ def transcribe(**values: Any) -> int:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
         if whisper.live is None:
+            _check_names(values["names"])
             values["names"] = _with_stdin(values["names"], stack)
         values["model_dirs"] = model_folders(values["model_dirs"], values["revision"])
         values["revision"] = None
@@ -196,6 +197,12 @@ def _listed(paths: tuple[str, ...]) -> tuple[str, ...]:
             lines = file.read().split(b"\n")
         names += [os.fsdecode(line.strip()) for line in (lines if lines[-1] else lines[:-1])]
     return tuple(names)
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    """Raise ClickException where no file is there: an earlier output would be lost for nothing."""
+    if names and not any(name == "-" or os.path.exists(name) for name in names):
+        raise click.ClickException(f"{names[0]}: No such file or directory")
 
 
 def _with_stdin(names: tuple[str, ...], stack: contextlib.ExitStack) -> tuple[str, ...]:

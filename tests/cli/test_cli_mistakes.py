@@ -100,8 +100,17 @@ def test_a_file_is_as_it_was_when_it_has_been_tried(tmp_path):
 
 
 def test_files_are_named_without_numbers_of_the_system(capfd):
-    assert main(["transcribe", "--model", str(DIGITS), "absent.wav"]) == 1
+    assert main(["transcribe", "--model", str(DIGITS), "absent.wav", __file__]) == 1
     assert "file 1: absent.wav: No such file or directory\n" in capfd.readouterr().err
+
+
+def test_without_any_recording_an_earlier_output_stays(tmp_path, capfd):
+    output = tmp_path / "out.txt"
+    output.write_text("precious")
+    command = ["transcribe", "--model", str(DIGITS), "absent.wav", "--output", str(output)]
+    assert main(command) == 1
+    assert "Error: absent.wav: No such file or directory" in capfd.readouterr().err
+    assert output.read_text() == "precious"
 
 
 def test_an_empty_catalogue_is_named(source, tmp_path, capfd):
