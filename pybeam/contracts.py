@@ -68,9 +68,9 @@ class Edit(IntEnum):
     LOG_SOFTMAX = 10  # go on with log-probabilities, in a list of edits of both stages
     MARKS = 11  # keep marks, the ids from one on, in order around segments of text
     RECORD = 12  # write down the log-probabilities of some tokens at one place, and change nothing
-    AUTOMATON = (
-        13  # allow what an automaton allows and add its weights, where steps follow one another
-    )
+    AUTOMATON = 13  # allow what an automaton allows, by its weights, where steps follow one another
+    COUNTS = 14  # penalise tokens by how often they are there
+    SEQUENCE_BIAS = 15  # add to the ends of sequences
 
 
 class EditRule(NamedTuple):

@@ -77,6 +77,10 @@ class EditedRow {
                 return record(edit, edit.ints + slot_ * edit.size);
             case EditKind::kAutomaton:
                 return shape_row(*edit.automaton, row_, logits_, size_);
+            case EditKind::kCounts:
+                return penalise_counts(edit.floats[slot_], edit.more_floats[slot_], seen(edit));
+            case EditKind::kSequenceBias:
+                return bias_sequences(edit, edit.floats + slot_ * edit.size, seen(edit));
         }
     }
 
@@ -136,14 +140,44 @@ class EditedRow {
         const int32_t* line = edit.ints + slot_ * edit.size * edit.longest;
         const int64_t count = std::min<int64_t>(edit.count[slot_], edit.size);
         for (int64_t i = 0; i < count; ++i, line += edit.longest) {
-            int64_t back = 1;
-            while (back < edit.longest && line[back] >= 0 && back <= seen.size &&
-                   line[back] == seen[seen.size - back]) {
-                ++back;
+            const int64_t length = completed(line, edit.longest, seen);
+            const bool is_spared = edit.other != 0 && length == 1 && p_.eos.has(line[0]);
+            if (length > 0 && !is_spared) ban(line[0]);
+        }
+    }
+
+    // How many tokens a sequence has, which begins with its last one, if that one would complete it
+    // now; else 0.
+    static int64_t completed(const int32_t* line, int64_t longest, const Seen& seen) {
+        int64_t back = 1;
+        while (back < longest && line[back] >= 0 && back <= seen.size &&
+               line[back] == seen[seen.size - back]) {
+            ++back;
+        }
+        return back < longest && line[back] >= 0 ? 0 : back;
+    }
+
+    void bias_sequences(const Edit& edit, const float* biases, const Seen& seen) {
+        const int32_t* line = edit.ints + slot_ * edit.size * edit.longest;
+        for (int64_t i = 0; i < edit.size; ++i, line += edit.longest) {
+            if (has(line[0]) && completed(line, edit.longest, seen) > 0) {
+                logits_[line[0]] += biases[i];
             }
-            if (back < edit.longest && line[back] >= 0) continue;
-            const bool is_spared = edit.other != 0 && back == 1 && p_.eos.has(line[0]);
-            if (!is_spared) ban(line[0]);
+        }
+    }
+
+    void penalise_counts(float frequency, float presence, const Seen& seen) {
+        if (frequency == 0.0f && presence == 0.0f) return;
+        static thread_local std::vector<int32_t> tokens;
+        tokens.clear();
+        for (int64_t i = 0; i < seen.size; ++i) {
+            if (has(seen[i])) tokens.push_back(seen[i]);
+        }
+        std::sort(tokens.begin(), tokens.end());
+        for (auto first = tokens.begin(); first != tokens.end();) {
+            const auto last = std::upper_bound(first, tokens.end(), *first);
+            logits_[*first] -= static_cast<float>(last - first) * frequency + presence;
+            first = last;
         }
     }
 

@@ -108,6 +108,21 @@ class EditList {
                 edit.count = ints(next(1));
                 return edit;
             }
+            case EditKind::kCounts:
+                edit.floats = floats(next(1));
+                edit.more_floats = floats(next(1));
+                return edit;
+            case EditKind::kSequenceBias: {
+                const Tensor &sequences = next(3), &biases = next(2);
+                PYBEAM_CHECK_VALUE(biases.size(1) == sequences.size(1),
+                                   "there must be a bias for each of ", sequences.size(1),
+                                   " sequences, but there are ", biases.size(1));
+                edit.size = sequences.numel() == 0 ? 0 : sequences.size(1);
+                edit.longest = sequences.size(2);
+                edit.ints = ints(sequences);
+                edit.floats = floats(biases);
+                return edit;
+            }
             case EditKind::kRecord: {
                 const Tensor &given = next(2), &record = taken();
                 edit.size = given.size(1);

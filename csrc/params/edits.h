@@ -23,6 +23,8 @@ enum class EditKind : int32_t {
     kMarks,
     kRecord,
     kAutomaton,
+    kCounts,
+    kSequenceBias,
 };
 
 // Where the tokens of `kRecord` begin in its line of `ints`: behind how many tokens of the prefix
@@ -36,6 +38,7 @@ struct Edit {
     EditKind kind;
     int32_t number, other;  // `EditRule.numbers` in Python
     const float* floats;
+    const float* more_floats;
     const int32_t* ints;
     const int32_t* count;  // how many sequences a slot has
     int64_t size;          // of a line of `ints`: tokens, or sequences
@@ -48,7 +51,8 @@ struct Edit {
     bool reads_history() const {
         return kind == EditKind::kRepetition || kind == EditKind::kNgram ||
                kind == EditKind::kSequences || kind == EditKind::kBiasedPrefix ||
-               kind == EditKind::kMarks;
+               kind == EditKind::kMarks || kind == EditKind::kCounts ||
+               kind == EditKind::kSequenceBias;
     }
 };
 

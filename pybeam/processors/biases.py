@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import number
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.bans import backwards, check_sequences, completed
@@ -38,6 +39,10 @@ class SequenceBias(Processor):
     def check(self, model: Model) -> None:
         check_ids("biases", (token for line in self.sequences for token in line), model)
         check_start(self.counts_start, model)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.SEQUENCE_BIAS, (self.counts_start,), True, self.counts_start)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         sequence, bias = data  # [R, N, L], [R, N]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import number
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Processor, Stage, check_stage
 from pybeam.processors.truncation import may_read
@@ -31,6 +32,10 @@ class CountPenalty(Processor):
         return tuple(
             torch.tensor(one, dtype=torch.float32) for one in (self.frequency, self.presence)
         )
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.COUNTS, reads_history=True)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         frequency, presence = (one.to(logits.dtype)[:, None] for one in data)  # [R, 1] each

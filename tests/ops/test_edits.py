@@ -103,7 +103,33 @@ def test_records_stand_in_their_lines():
     assert record.tolist() == [[0, 0], [pytest.approx(-math.log(4)), -INF], [0, 0]]
 
 
+def test_counts_and_biases_of_what_is_no_column_are_nobodys():
+    arrays = [torch.tensor([2.0]), torch.tensor([0.5])]
+    found = edited([(Edit.COUNTS,)], arrays, torch.zeros(1, V), history=ints([[0, V, 2]]))
+    assert found == [[0, 0, -2.5, 0, 0]]
+    biases = [ints([[[2, 3], [V, -1], [2, -1], [-1, -1]]]), torch.tensor([[1.0, 9.0, 2.0, 9.0]])]
+    assert edited([(Edit.SEQUENCE_BIAS,)], biases, torch.zeros(1, V)) == [[0, 0, 2, 0, 0]]
+    history = ints([[0, 2, 3]])
+    found = edited([(Edit.SEQUENCE_BIAS,)], biases, torch.zeros(1, V), history=history)
+    assert found == [[0, 0, 3, 0, 0]]
+
+
+def test_a_nan_that_counts_is_still_reported():
+    logits = torch.tensor([[0.0, 0.0, math.nan, 0.0, -INF]])
+    arrays = [torch.tensor([2.0]), torch.tensor([0.5])]
+    [row] = edited([(Edit.COUNTS,)], arrays, logits, history=ints([[0, 4, 2]]))
+    assert math.isnan(row[2]) and row[:2] == [0, 0] and row[4] == -INF
+
+
 WRONG = [
+    ([(Edit.COUNTS,)], [torch.ones(2)], {}, "fewer tensors than"),
+    ([(Edit.COUNTS,)], [torch.ones(2), ints([1, 1])], {}, "must be float32, but is int32"),
+    (
+        [(Edit.SEQUENCE_BIAS,)],
+        [ints([[[1], [2]]] * 2), torch.ones(2, 1)],
+        {},
+        "a bias for each of 2 sequences, but there are 1",
+    ),
     ([(Edit.TOKENS,)], [], {}, "fewer tensors than"),
     ([], [torch.ones(2)], {}, "but has 1 more"),
     ([(99,)], [], {}, "must be one of `Edit`, but is 99"),

@@ -39,6 +39,8 @@ TOKEN_PENALTY = tl.constexpr(int(contracts.Edit.TOKEN_PENALTY))
 BIASED_PREFIX = tl.constexpr(int(contracts.Edit.BIASED_PREFIX))
 FIRST_TOKEN = tl.constexpr(int(contracts.Edit.FIRST_TOKEN))
 LAST_TOKEN = tl.constexpr(int(contracts.Edit.LAST_TOKEN))
+COUNTS = tl.constexpr(int(contracts.Edit.COUNTS))
+SEQUENCE_BIAS = tl.constexpr(int(contracts.Edit.SEQUENCE_BIAS))
 MARKS = tl.constexpr(int(contracts.Edit.MARKS))
 RECORD = tl.constexpr(int(contracts.Edit.RECORD))
 
@@ -93,6 +95,27 @@ def penalise(p_row, seen, penalty, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def penalise_counts(p_row, seen, frequency, presence, BLOCK: tl.constexpr):
+    """Make each token that there is less probable, the more often it occurs."""
+    for start in range(0, seen.end + 1, BLOCK):
+        b_place = start + tl.arange(0, BLOCK)
+        m_place = b_place <= seen.end
+        b_token = tokens_at(seen, b_place, m_place)
+        m_new = m_place & (b_token >= 0)
+        b_count = tl.zeros([BLOCK], tl.int32)
+        for place in range(0, seen.end + 1):
+            m_equal = b_token == tokens_at(seen, place, place >= 0)
+            b_count += m_equal.to(tl.int32)
+            # an earlier block has changed these
+            m_new = m_new & ~(m_equal & (place < start))
+        b_logit = tl.load(p_row + b_token, mask=m_new, other=0.0)
+        # nobody writes before all have read
+        tl.debug_barrier()
+        b_logit -= b_count.to(tl.float32) * frequency + presence
+        tl.store(p_row + b_token, b_logit, mask=m_new)
+
+
+@triton.jit
 def ban_ngrams(p_row, seen, n, BLOCK: tl.constexpr):
     """Ban each token that followed the last n - 1 tokens before."""
     for start in range(n - 1, seen.end + 1, BLOCK):
@@ -117,25 +140,47 @@ def ban_tokens(p_row, p_token, num_tokens, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def completed(p_sequence, o_line, num_sequences, longest, seen):
+    """Return the last tokens of sequences, which come first here, and lengths: 0 unless they may come now."""
+    m_line = o_line < num_sequences
+    p_line = p_sequence + o_line.to(tl.int64) * longest
+    b_last = tl.load(p_line, mask=m_line, other=-1)
+    m_near = b_last >= 0
+    b_length = m_near.to(tl.int32)
+    for back in range(1, longest):
+        b_token = tl.load(p_line + back, mask=m_line, other=-1)
+        place = seen.end - (back - 1)
+        token = tokens_at(seen, place, place >= 0)
+        m_near = m_near & ((b_token < 0) | (b_token == token))
+        b_length += (b_token >= 0).to(tl.int32)
+    return b_last, tl.where(m_near, b_length, 0)
+
+
+@triton.jit
 def ban_sequences(
     p_row, p_sequence, num_sequences, longest, seen, spares_eos, eos, BLOCK: tl.constexpr
 ):
-    """Ban the last token, which comes first here, of each sequence whose others the hypothesis ends with."""
+    """Ban the last token of each sequence whose others the hypothesis ends with."""
     for start in range(0, num_sequences, BLOCK):
         o_line = start + tl.arange(0, BLOCK)
-        m_line = o_line < num_sequences
-        p_line = p_sequence + o_line.to(tl.int64) * longest
-        b_last = tl.load(p_line, mask=m_line, other=-1)
-        m_banned = b_last >= 0
-        b_length = m_banned.to(tl.int32)
-        for back in range(1, longest):
-            b_token = tl.load(p_line + back, mask=m_line, other=-1)
-            place = seen.end - (back - 1)
-            token = tokens_at(seen, place, place >= 0)
-            m_banned = m_banned & ((b_token < 0) | (b_token == token))
-            b_length += (b_token >= 0).to(tl.int32)
+        b_last, b_length = completed(p_sequence, o_line, num_sequences, longest, seen)
         m_spared = (spares_eos > 0) & (b_length == 1) & ends(b_last, eos)
-        ban(p_row, b_last, m_banned & ~m_spared)
+        ban(p_row, b_last, (b_length > 0) & ~m_spared)
+
+
+@triton.jit
+def bias_sequences(p_row, p_sequence, p_bias, num_sequences, longest, seen, BLOCK: tl.constexpr):
+    """Add to the last token of each sequence whose others the hypothesis ends with."""
+    for start in range(0, num_sequences, BLOCK):
+        o_line = start + tl.arange(0, BLOCK)
+        b_last, b_length = completed(p_sequence, o_line, num_sequences, longest, seen)
+        b_bias = tl.load(p_bias + o_line, mask=o_line < num_sequences, other=0.0)
+        # of one length they end alike but for their last tokens
+        for length in range(1, longest + 1):
+            m_own = b_length == length
+            b_logit = tl.load(p_row + b_last, mask=m_own, other=0.0)
+            tl.store(p_row + b_last, b_logit + b_bias, mask=m_own)
+            tl.debug_barrier()
 
 
 @one_variant(
@@ -213,6 +258,13 @@ def edit_kernel(
             p_sequence = first.to(tl.pointer_type(tl.int32)) + slot * size * last_size
             num_sequences = tl.load(second.to(tl.pointer_type(tl.int32)) + slot)
             ban_sequences(p_row, p_sequence, num_sequences, last_size, seen, other, eos, BLOCK)
+        elif kind == SEQUENCE_BIAS:
+            p_sequence = first.to(tl.pointer_type(tl.int32)) + slot * size * last_size
+            p_bias = second.to(tl.pointer_type(tl.float32)) + slot * size
+            bias_sequences(p_row, p_sequence, p_bias, size, last_size, seen, BLOCK)
+        elif kind == COUNTS:
+            presence = tl.load(second.to(tl.pointer_type(tl.float32)) + slot)
+            penalise_counts(p_row, seen, tl.load(p_first), presence, BLOCK)
         elif kind == MIN_LENGTH:
             length = tl.where(number > 0, position, done)
             if length < tl.load(p_first_int):

@@ -18,6 +18,16 @@ from support.processor_rows import EOS, START, processed, random_histories, rows
 
 VOCAB_SIZE = 30
 PREFIX_LENGTHS = [0, 2, 1, 0, 0, 3]
+# sums of biases are exact
+BIASES = {
+    (6,): 0.5,
+    (2, 6): -2.0,
+    (2, 2, 6): 4.0,
+    (3,): 1.0,
+    (START, 2): 8.0,
+    (3, 4): -1.5,
+    (9, 4, 7): 2.0,
+}
 ALL = (
     processors.suppress_tokens([4, 9, 4]),
     processors.repetition_penalty(1.7),
@@ -33,9 +43,14 @@ ALL = (
     processors.suppress_sequences([[START, 13]], counts_start=True, stage="log_probs"),
     processors.first_token(17),
     processors.force_eos(is_scored=False),
+    processors.count_penalty(0.7, -0.4),
+    processors.count_penalty(presence=1.5, stage="log_probs"),
+    processors.sequence_bias(BIASES),
+    processors.sequence_bias(BIASES, counts_start=True, stage="log_probs"),
 )
 CHAINS = {type(p).__name__ + str(i): (p,) for i, p in enumerate(ALL)} | {
-    "all": ALL,
+    "all": ALL[:14],
+    "with counts": (ALL[16], ALL[14], ALL[2], ALL[17], ALL[15]),
     "scored end": (processors.force_eos(), processors.eos_penalty(2.0)),
     "one gram": (processors.no_repeat_ngram(1), processors.temperature(1.5), ALL[0]),
 }
@@ -91,6 +106,8 @@ def test_numbers_of_requests(monkeypatch):
             processors.suppress_tokens(range(2 * i, 3 * i)),
             processors.suppress_sequences([[j, j + 1] for j in range(i)]),
             processors.repetition_penalty(1.0 + i),
+            processors.count_penalty(0.5 * (i % 3), 0.25 * (i % 2)),
+            processors.sequence_bias({(j, j + 1): 0.5 * j for j in range(i)} | {(3 + i,): 1.0}),
         )
 
     rows = histories()
@@ -167,11 +184,12 @@ def test_one_launch_a_stage(monkeypatch):
         backend, "edit_logits", lambda logits, lines, *_: launches.append(len(lines))
     )
     rows = rows_of([[START, 4]], backend="triton")
-    chain = ProcessorChain(ALL, torch.device("cpu"), backend)
+    both = sorted(ALL, key=lambda one: one.stage == "log_probs")
+    chain = ProcessorChain(both, torch.device("cpu"), backend)
     chain.reserve(*rows.tree.token.shape)
-    chain.open([1], [ALL])
+    chain.open([1], [tuple(both)])
     chain(torch.randn(2, VOCAB_SIZE), rows)
-    assert launches == [6, 8]
+    assert launches == [8, 10]
 
 
 def test_a_class_of_others_does_as_it_says():
