@@ -53,13 +53,19 @@ __device__ inline uint32_t count_arrival(uint32_t* counter, uint32_t last) {
     return before;
 }
 
+// Whether the current device runs code of a kernel that was compiled for 9.0 or later.
+template <class Params>
+bool has_late_code(void (*kernel)(Params)) {
+    cudaFuncAttributes code{};
+    return cudaFuncGetAttributes(&code, kernel) == cudaSuccess && code.ptxVersion >= 90;
+}
+
 // Whether a kernel waits on the current device (`await_kernels`), so that it may begin early.
 template <class Params>
 bool can_begin_early(void (*kernel)(Params)) {
     static const char* const choice = std::getenv("PYBEAM_DEPENDENT_LAUNCH");
     if (choice != nullptr && std::strcmp(choice, "0") == 0) return false;
-    cudaFuncAttributes code{};
-    return cudaFuncGetAttributes(&code, kernel) == cudaSuccess && code.ptxVersion >= 90;
+    return has_late_code(kernel);
 }
 
 template <class Params>

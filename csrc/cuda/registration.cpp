@@ -8,40 +8,11 @@
 #include <mutex>
 
 #include "../ops/select.h"
-#include "../torch.h"
 #include "params.cuh"
+#include "stream.h"
 
 namespace pybeam::cuda {
 namespace {
-
-void check_cuda(cudaError_t error) {
-    PYBEAM_CHECK(error == cudaSuccess, "CUDA error: ", cudaGetErrorString(error));
-}
-
-// A stream of a device.
-struct Stream {
-    int device;
-    cudaStream_t stream;
-
-    static Stream current(int device) {
-        void* stream = nullptr;
-        check_torch(aoti_torch_get_current_cuda_stream(device, &stream), "name its CUDA stream");
-        return {device, static_cast<cudaStream_t>(stream)};
-    }
-};
-
-// Makes a device the current one while it lives.
-class DeviceGuard {
-  public:
-    explicit DeviceGuard(int device) {
-        check_torch(aoti_torch_create_cuda_guard(device, &guard_), "choose a CUDA device");
-    }
-    ~DeviceGuard() { aoti_torch_delete_cuda_guard(guard_); }
-    DeviceGuard(const DeviceGuard&) = delete;
-
-  private:
-    CUDAGuardHandle guard_ = nullptr;
-};
 
 Tensor new_zeros(int64_t num_words, const Stream& stream) {
     Tensor words = empty({num_words}, ScalarType::kInt32, {Device::kCuda, stream.device});
@@ -108,12 +79,6 @@ ZeroedWords& zeroed_words() {
     return *words;
 }
 
-int num_multiprocessors(int device) {
-    int count = 0;
-    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-}
-
 SelectResults select(const Tensor& logits, const Tensor& score, const Tensor& offset,
                      const Tensor& width, const OptionalTensor& is_ended,
                      const OptionalTensor& max_candidates, const OptionalTensor& margin,
@@ -131,7 +96,7 @@ SelectResults select(const Tensor& logits, const Tensor& score, const Tensor& of
     PYBEAM_CHECK_VALUE(capacity <= most, "`capacity` must be at most ", most,
                        " in this kernel, but is ", capacity, "; use backend='triton'");
     SelectParams params{call.params, call.num_entries};
-    params.plan = plan_select(params, num_multiprocessors(device));
+    params.plan = plan_select(params, attribute(cudaDevAttrMultiProcessorCount, device));
 
     const Stream stream = Stream::current(device);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

@@ -1,0 +1,87 @@
+// Arguments of `decoder_layers`, and how a launch is divided.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "../params/linear.h"
+
+namespace pybeam::cuda {
+
+// Rows of a product that a tensor core takes at once, and columns of a group.
+constexpr int kLines = 8;
+// Numbers of a row that four lanes read at once, eight each.
+constexpr int kPack = 32;
+constexpr int kHeadSize = 64;
+
+constexpr int kMaxRows = 64;
+constexpr int kMaxLayers = 48;
+constexpr int kMaxGroups = 8;
+constexpr int kMaxStages = 32;
+
+// The products of a layer, in order. Addresses of 16-bit numbers, each a multiple of 16.
+enum Product { kQkv, kOwnOut, kQuery, kCrossOut, kInner, kInnerOut, kNumProducts };
+// The product behind the last layer.
+constexpr int kLogits = kNumProducts;
+
+struct LinearAt {
+    // of the norm before the product; null: there is none
+    const uint16_t *scale, *shift;
+    const uint16_t *weight, *bias;
+};
+
+struct LayerAt {
+    LinearAt linear[kNumProducts];
+    // [cells, 2, width]: a key and a value
+    uint16_t* own_pool;
+    uint16_t* source_pool;
+};
+
+// Nodes of the sources that have rows, and where the keys and values of rows go.
+struct SeenCells {
+    const int32_t *offset, *slot;  // [sources + 1], [sources]
+    const int32_t *cell, *length;  // [slots, max_cells], [slots]
+    const int64_t* mask;           // [slots, max_cells, mask_words]
+    const int32_t *entry, *new_cell;
+    const int32_t *source_cell, *source_length;
+    int num_sources, max_cells, mask_words, max_source_cells, num_pool_cells;
+};
+
+// How a launch is divided.
+struct LayersPlan {
+    int num_blocks;
+    int packs;         // of a warp in a chunk of a row
+    int most_groups;   // of a product in a block
+    int state_groups;  // of the states in a block
+    int num_stages;
+    int num_bytes;
+};
+
+struct LayersParams {
+    bool is_float16;
+    const LayerAt* layers;
+    const uint16_t* states;  // [rows, width]
+    // Behind the last layer: states [rows, width], or logits [rows, columns] if there are columns.
+    uint16_t* out;
+    LinearAt logits;
+    int num_logits;
+    uint16_t* places;    // [2, layers, places of a layer]
+    uint32_t* books;     // blocks that have left, launches so far
+    int64_t num_places;  // of a layer
+    int num_layers, place_rows, width, inner_width, num_heads;
+    Activation activation;
+    bool is_pre_norm;
+    float epsilon, scale;
+    SeenCells seen;
+    LayersPlan plan;
+};
+
+// Numbers of the places of a layer for each row: those of its products, attentions included.
+inline int64_t places_of_row(int64_t width, int64_t inner_width) { return 9 * width + inner_width; }
+
+// Returns a plan of no blocks if these layers do not fit.
+LayersPlan plan_layers(const LayersParams& params, int num_multiprocessors, int shared_bytes);
+cudaError_t launch_layers(const LayersParams& params, cudaStream_t stream);
+
+}  // namespace pybeam::cuda

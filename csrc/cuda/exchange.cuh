@@ -1,0 +1,61 @@
+// Numbers that blocks of one launch leave for one another, each of which says itself that it is
+// there.
+//
+// A place holds `kAbsent`, a NaN that no conversion makes, until its number is written. So a block
+// that reads a place until it holds something else needs no counter and no fence. Each layer has
+// places of its own, so a place is written once in a launch. There are two sets of them: a launch
+// fills one and empties the other, which the launch before has filled.
+#pragma once
+
+#include "block.cuh"
+#include "layers_intrinsics.cuh"
+
+namespace pybeam::cuda {
+
+// Two numbers that are not there.
+constexpr uint32_t kAbsent = 0xffffffffu;
+
+// Whether one of the two numbers of a word is not there: whether a half of its complement is zero.
+__device__ inline uint32_t absence(uint32_t word) {
+    return (~word - 0x00010001u) & word & 0x80008000u;
+}
+
+__device__ inline bool is_absent(const Vector& v) {
+    return (absence(v.word[0]) | absence(v.word[1]) | absence(v.word[2]) | absence(v.word[3])) != 0;
+}
+
+__device__ inline Vector load_place(const uint16_t* place) {
+    const uint4 x = load_relaxed(reinterpret_cast<const uint4*>(place));
+    return {{x.x, x.y, x.z, x.w}};
+}
+
+// Asks again for numbers that were not there when they were loaded; `place_of(i)` is where they
+// are.
+template <int kNumber, class PlaceOf>
+__device__ void await(Vector (&numbers)[kNumber], PlaceOf place_of) {
+    bool is_short;
+    do {
+        is_short = false;
+#pragma unroll
+        for (int i = 0; i < kNumber; ++i) {
+            if (!is_absent(numbers[i])) continue;
+            numbers[i] = load_place(place_of(i));
+            is_short = true;
+        }
+    } while (is_short);
+}
+
+__device__ inline void leave_pair(uint16_t* place, uint32_t pair) {
+    store_relaxed(reinterpret_cast<uint32_t*>(place), pair);
+}
+
+// Empties this block's share of so many places, a multiple of 8.
+__device__ inline void empty_places(uint16_t* places, int64_t num_places, int num_blocks) {
+    auto* vectors = reinterpret_cast<uint4*>(places);
+    for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < num_places / 8;
+         i += int64_t{num_blocks} * kThreads) {
+        store_relaxed(vectors + i, uint4{kAbsent, kAbsent, kAbsent, kAbsent});
+    }
+}
+
+}  // namespace pybeam::cuda

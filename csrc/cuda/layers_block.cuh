@@ -1,0 +1,134 @@
+// The shared memory of a block of `decoder_layers`, and the numbers that it computes with.
+#pragma once
+
+#include "block.cuh"
+#include "decoder_layers.cuh"
+#include "exchange.cuh"
+#include "weight_ring.cuh"
+
+namespace pybeam::cuda {
+
+struct BFloat16Numbers : BFloat16 {
+    __device__ static uint32_t pair(float first, float second) {
+        return bfloat16_pair(first, second);
+    }
+    __device__ static void multiply(float (&sum)[4], const uint32_t (&a)[4],
+                                    const uint32_t (&b)[2]) {
+        multiply_bfloat16(sum, a, b);
+    }
+};
+
+struct Float16Numbers : Float16 {
+    __device__ static uint32_t pair(float first, float second) {
+        return float16_pair(first, second);
+    }
+    __device__ static void multiply(float (&sum)[4], const uint32_t (&a)[4],
+                                    const uint32_t (&b)[2]) {
+        multiply_float16(sum, a, b);
+    }
+};
+
+// The numbers of a word.
+template <class Number>
+__device__ float2 floats_of(uint32_t pair) {
+    const Vector v{{pair, 0, 0, 0}};
+    return {Number::at(v, 0), Number::at(v, 1)};
+}
+
+// Eight numbers of shared memory.
+__device__ inline Vector vector_at(const void* place) {
+    const uint4 x = *static_cast<const uint4*>(place);
+    return {{x.x, x.y, x.z, x.w}};
+}
+
+// Up to eight rows of a source.
+struct Tile {
+    int begin, end;          // of its rows
+    int row_begin, row_end;  // of those of its source
+    int slot;
+};
+
+// Sums of a row's numbers and of their squares.
+struct Moments {
+    float sum, square;
+};
+
+// The nodes that a block attends over at once.
+constexpr int kListed = 64;
+
+// Some nodes of a source, from the first one on.
+struct NodeList {
+    int unit, first;
+    int num_old;             // nodes whose keys and values lie in cells
+    int cell[kListed];       // -1: those of a row of this step
+    uint8_t lines[kListed];  // a bit for each line of the tile that sees the node
+};
+
+struct NodeMemory {
+    // half a line of banks apart, as columns of weights are
+    uint16_t key[kListed][kHeadSize + 32];
+    uint16_t value[kListed][kHeadSize];
+    float weight[kListed / 16][16][kLines];  // of the nodes of a warp, for each line
+    NodeList list[2];
+};
+
+// The state of each line in each warp: peaks of scores, and sums of weights and of weighted values.
+struct AttentionSums {
+    float peak[kListed / 16][kLines], total[kListed / 16][kLines];
+    float sum[kListed / 16][kLines][kHeadSize];
+};
+
+struct Memory {
+    uint64_t* words;      // of stages
+    uint64_t* node_word;  // of keys and values
+    LayerAt* layers;
+    Tile* tiles;  // [rows]
+    int* num_tiles;
+    Shares* shares;
+    Moments* moments;  // [2, warps, lines]
+    NodeMemory* nodes;
+    float* states;   // [groups, rows, lines], this block's columns of what sums are added to
+    float* partial;  // [2, warps, groups * lines, lines]; `AttentionSums` in between
+    char* stages;
+
+    static constexpr int kParts = 8;
+    static constexpr int kPartialFloats = kWarps * kLines * kLines;
+
+    // Returns the bytes before stages.
+    __host__ __device__ static int offsets(const LayersPlan& plan, int num_layers, int place_rows,
+                                           int (&begin)[kParts]) {
+        const int partial = 2 * kPartialFloats * plan.most_groups * 4;
+        const int attention = sizeof(AttentionSums);
+        const int sizes[kParts] = {(kMaxStages + 1) * 8,
+                                   num_layers * static_cast<int>(sizeof(LayerAt)),
+                                   kMaxRows * static_cast<int>(sizeof(Tile)),
+                                   16 + static_cast<int>(sizeof(Shares)),
+                                   2 * kWarps * kLines * static_cast<int>(sizeof(Moments)),
+                                   static_cast<int>(sizeof(NodeMemory)),
+                                   plan.state_groups * place_rows * kLines * 4,
+                                   partial > attention ? partial : attention};
+        int bytes = 0;
+        for (int i = 0; i < kParts; ++i) {
+            begin[i] = bytes;
+            bytes += (sizes[i] + 15) / 16 * 16;
+        }
+        return (bytes + 127) / 128 * 128;
+    }
+
+    __device__ Memory(char* memory, const LayersParams& p) {
+        int begin[kParts];
+        stages = memory + offsets(p.plan, p.num_layers, p.place_rows, begin);
+        words = reinterpret_cast<uint64_t*>(memory + begin[0]);
+        node_word = words + kMaxStages;
+        layers = reinterpret_cast<LayerAt*>(memory + begin[1]);
+        tiles = reinterpret_cast<Tile*>(memory + begin[2]);
+        num_tiles = reinterpret_cast<int*>(memory + begin[3]);
+        shares = reinterpret_cast<Shares*>(num_tiles + 4);
+        moments = reinterpret_cast<Moments*>(memory + begin[4]);
+        nodes = reinterpret_cast<NodeMemory*>(memory + begin[5]);
+        states = reinterpret_cast<float*>(memory + begin[6]);
+        partial = reinterpret_cast<float*>(memory + begin[7]);
+    }
+};
+
+}  // namespace pybeam::cuda
