@@ -36,8 +36,6 @@ class Seen(NamedTuple):
 
     Rows with a position but without positions of cells, masks or paths are those of prompts: each sees the
     cells of its prompt up to itself.
-
-    Rows behind `prompts` are told to a program as if there were none; see `LayerProgram.run`.
     """
 
     cells: Cells
@@ -45,7 +43,7 @@ class Seen(NamedTuple):
     cell: Tensor | None = None  # [R] int32, where each row's key and value go; -1: nowhere
     position: Tensor | None = None  # [R] int32, where distances matter, or of prompts
     cell_position: Tensor | None = None  # [cells] int32, where distances matter
-    prompts: tuple[Tensor, ...] = ()  # which a program puts before the rows
+    prompts: tuple[Tensor, ...] = ()  # which a program puts before the rows; see `LayerProgram.run`
 
     @property
     def is_prompt(self) -> bool:
@@ -54,19 +52,13 @@ class Seen(NamedTuple):
         return has_own and self.cells.entry is None and self.pool is not None
 
     def attend(
-        self,
-        backend: Backend,
-        stack: Stack,
-        i: int,
-        layer: Layer,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        self, backend: Backend, stack: Stack, i: int, layer: Layer, *parts: Tensor
     ) -> Tensor:
         """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
 
-        Keys and values are written to their cells first.
+        Keys and values are written to their cells first. `parts` are query, key and value.
         """
+        query, key, value = parts
         distances = self._distances(stack, layer)
         if self.pool is None:
             return self.cells.attend(backend, query, key, value, stack.scale, distances)
@@ -143,9 +135,12 @@ class StackRunner:
     """
 
     def __init__(self, backend: Backend, stack: Stack, output: Linear | None = None) -> None:
+        self._in_one: Any = None
         if backend.few_rows is not None:
             from pybeam.models.transformer.few_rows import with_products
+            from pybeam.models.transformer.one_launch import in_one_launch
 
+            self._in_one = in_one_launch(backend, stack, output)
             stack = with_products(stack, backend.few_rows)
         self._backend, self._stack, self._output = backend, stack, output
         self.program = fused(backend, stack, output)
@@ -172,6 +167,9 @@ class StackRunner:
             first = inputs if isinstance(inputs, Tensor) else inputs[0]
             x = torch.empty(first.shape[0], self._stack.hidden_size)
             program.run(*_arguments(x, inputs, own, cross))
+            return x
+        one = self._in_one
+        if one is not None and (x := one.states(inputs, own, cross)) is not None:
             return x
         backend, stack = self._backend, self._stack
 
@@ -207,6 +205,9 @@ class StackRunner:
             out = self._logits_of(num_rows)
             self.program.run(*_arguments(out, inputs, own, cross))
             return out
+        one = self._in_one
+        if one is not None and (found := one.logits(inputs, own, cross)) is not None:
+            return found
         x = self.states(inputs, own, cross)
         if self.program is None or wanted is None:
             out = output(x, None if x.is_cuda else self._logits_of(num_rows))
@@ -246,8 +247,7 @@ class StackRunner:
         """Return memory [n, V] for the logits of so many rows."""
         assert self._output is not None
         if self._memory.shape[0] < num_rows:
-            like = self._stack.position_table
-            self._memory = like.new_empty(num_rows, self._output.num_columns)
+            self._memory = self._stack.position_table.new_empty(num_rows, self._output.num_columns)
         return self._memory[:num_rows]
 
 

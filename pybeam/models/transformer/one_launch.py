@@ -1,0 +1,252 @@
+"""A decoder whose layers are one launch on a GPU, for few rows (`csrc/cuda/decoder_layers.cu`).
+
+A step of few rows takes as long as its kernels are many. Here the blocks of one kernel stay on the GPU. They
+wait for one another's numbers eight times in a layer, while a copy engine reads the weights that come next.
+
+It is off unless the environment has PYBEAM_PERSISTENT=1. It is for an extension that was built with CUDA, and
+for GPUs of compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.backends import Backend
+from pybeam.backends.torch_layers import Activation
+from pybeam.backends.transfer import to_device
+from pybeam.models.linear import PlainLinear
+from pybeam.models.transformer.layers import Layer, Stack, token_table
+from pybeam.models.transformer.norms import Norm
+
+IS_ON = os.environ.get("PYBEAM_PERSISTENT") == "1"
+DTYPES = (torch.bfloat16, torch.float16)
+# rows of a tile, and numbers of each row that blocks leave for one another, in widths of the states
+LINES, WIDTHS = 8, 9
+# bytes, of pools and of products
+ALIGNMENT = 16
+
+# weight and bias of the norm before the output layer, and its own
+OutputParts = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+NO_OUTPUT: OutputParts = (None, None, None, None)
+
+
+class LayersShape(NamedTuple):
+    """Sizes that all layers share."""
+
+    width: int  # d
+    inner_width: int  # F
+    num_heads: int
+    activation: int  # `Activation`
+    is_pre_norm: bool
+    epsilon: float
+    scale: float
+
+
+class LayersInOne:
+    """The states or the logits of a decoder's rows, where one launch takes all layers.
+
+    Args:
+        backend: the module that computes embeddings and norms.
+        stack: a decoder that `shape_of` takes.
+        shape: its sizes.
+        output: the layer that reads the states.
+    """
+
+    def __init__(self, backend: Backend, stack: Stack, shape: LayersShape, output: Any) -> None:
+        self._backend, self._stack, self._shape = backend, stack, shape
+        self._output = _output_parts(stack, output)
+        before: list[Norm | None] = [None]
+        before += [layer.inner_norms.behind for layer in stack.layers]
+        self._weights = [
+            _addresses(layer, norm) for layer, norm in zip(stack.layers, before, strict=False)
+        ]
+        self._pools: list[int] = []
+        self._table: Tensor | None = None
+        # by rows and logits; None: a launch does not take so many
+        self._places: dict[tuple[int, int], tuple[Tensor, Tensor] | None] = {}
+
+    def states(self, inputs: Any, own: Any, cross: Any) -> Tensor | None:
+        """Return what `StackRunner.states` does; None: these rows are not for it."""
+        x = self._run(inputs, own, cross, NO_OUTPUT)
+        if x is not None:
+            for last in (self._stack.layers[-1].inner_norms.behind, self._stack.final_norm):
+                x = x if last is None else last(x)
+        return x
+
+    def logits(self, inputs: Any, own: Any, cross: Any) -> Tensor | None:
+        """Return what `StackRunner.logits` does; None: the output layer or the rows are not for it."""
+        output = self._output
+        return None if output is None else self._run(inputs, own, cross, output)
+
+    def _run(self, inputs: Any, own: Any, cross: Any, output: OutputParts) -> Tensor | None:
+        cells = own.cells
+        is_step = isinstance(inputs, tuple) and cells.mask is not None and cells.paths is None
+        if not is_step or own.position is not None or cross is None:
+            return None
+        token, place = inputs
+        table = self._addresses(own.pool, cross.pool)
+        places = self._places_of(token.shape[0], 0 if output[2] is None else len(output[2]))
+        if table is None or places is None or cells.slot.numel() > token.shape[0]:
+            return None
+        stack = self._stack
+        weight, _ = token_table(stack.token_table)  # type: ignore[arg-type]
+        facts = weight, stack.position_table, stack.embedding_scale, stack.skipped_id
+        norm = stack.embedding_norm and stack.embedding_norm.parts
+        x, _ = self._backend.embed_norm(token, place, *facts, [norm, None])  # type: ignore[misc]
+        arrays = *cells[:6], own.cell, *cross.cells[2:4]
+        arrays = (array.contiguous() for array in arrays)  # type: ignore[assignment]
+        given = x, table, *places, *arrays, *output, own.pool.num_cells, *self._shape[1:]
+        return _operator("decoder_layers")(*given)
+
+    def _places_of(self, num_rows: int, num_logits: int) -> tuple[Tensor, Tensor] | None:
+        """Return the places of launches of so many rows, all of them empty, and their books."""
+        num = -(-num_rows // LINES) * LINES
+        if (num, num_logits) not in self._places:
+            if _is_capturing():
+                return None
+            shape, like = self._shape, self._stack.position_table
+            sizes = num, len(self._weights), shape.inner_width, shape.num_heads, num_logits
+            self._places[num, num_logits] = None
+            if _operator("takes_decoder_layers")(like, *sizes):
+                size = 2, len(self._weights), num * (WIDTHS * shape.width + shape.inner_width)
+                places = torch.full(size, -1, dtype=torch.int16, device=like.device)
+                books = torch.zeros(2, dtype=torch.int32, device=like.device)
+                self._places[num, num_logits] = places, books
+        return self._places[num, num_logits]
+
+    def _addresses(self, *pools: Any) -> Tensor | None:
+        """Return the table of `decoder_layers`; None: it cannot be made in a graph, or not of these pools."""
+        found = [layer.data_ptr() for pool in pools for layer in pool.both]
+        if found == self._pools:
+            return self._table
+        if _is_capturing():
+            return None
+        dtype, device = self._stack.position_table.dtype, self._stack.position_table.device
+        arrays = [layer for pool in pools for layer in pool.both]
+        self._table = None
+        if all(_is_whole(x, dtype) for x in arrays):
+            num = len(self._weights)
+            lines = [
+                [*weights, *both]
+                for weights, *both in zip(self._weights, found[:num], found[num:], strict=True)
+            ]
+            self._table = to_device(lines, torch.int64, device)
+        self._pools = found
+        return self._table
+
+
+def _operator(name: str) -> Any:
+    """An operator that only an extension with CUDA has."""
+    return getattr(torch.ops.pybeam, name)
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def in_one_launch(backend: Backend, stack: Stack, output: Any) -> LayersInOne | None:
+    """Return the layers of a decoder as one launch, or None: it is off, or they are not for it.
+
+    Args:
+        backend: the module that computes the rest.
+        stack: an encoder or a decoder.
+        output: the layer that reads the states, or None.
+    """
+    is_on = IS_ON and hasattr(torch.ops.pybeam, "decoder_layers")
+    shape = shape_of(backend, stack) if is_on else None
+    return None if shape is None else LayersInOne(backend, stack, shape, output)
+
+
+def shape_of(backend: Backend, stack: Stack) -> LayersShape | None:
+    """Return the sizes of a decoder's layers, or None: `decoder_layers` does not compute such layers.
+
+    They are those of a transformer: attention over hypotheses and sources, a layer norm before or behind each
+    sublayer, plain linear layers with biases, and nothing that depends on distances.
+    """
+    layers, table = stack.layers, stack.token_table
+    if not layers or table is None or stack.is_parallel or stack.soft_cap is not None:
+        return None
+    weight, scale = token_table(table)
+    has_embedding = backend.embed_norm is not None and weight.ndim == 2 and scale is None
+    if not has_embedding or stack.num_heads != stack.num_key_heads:
+        return None
+    if stack.has_distances or not all(map(_is_plain, layers)):
+        return None
+    norms = [norm for layer in layers for norm in _norms(layer)]
+    inner: list[Any] = [layer.inner for layer in layers]
+    is_pre_norm = norms[0].before is not None
+    one_kind = [norm.before if is_pre_norm else norm.behind for norm in norms]
+    others = [norm.behind if is_pre_norm else norm.before for norm in norms]
+    if any(others) or any(norm.added for norm in norms) or not all(one_kind):
+        return None
+    dtype, width = stack.position_table.dtype, stack.hidden_size
+    kept = [part for norm in one_kind for part in norm.parts[:2]]
+    kept += [part for layer in layers for one in layer.linears for part in (one.weight, one.bias)]
+    if not all(_is_whole(part, dtype) for part in kept):
+        return None
+    epsilons = {norm.epsilon for norm in one_kind}
+    facts = {(one.num_columns, one._activation_id) for one in inner}
+    if len(facts) + len(epsilons) > 2 or stack.num_heads * stack.head_size != width:
+        return None
+    [(inner_width, activation)] = facts
+    sizes = width, inner_width, stack.num_heads, int(activation)
+    return LayersShape(*sizes, is_pre_norm, epsilons.pop(), stack.scale)
+
+
+def _output_parts(stack: Stack, output: Any) -> OutputParts | None:
+    """Return an output layer and the norm before, or None: a launch does not take them.
+
+    It takes a plain layer without an activation whose number of columns is a multiple of 8, behind one layer
+    norm or none.
+    """
+    norms = [stack.layers[-1].inner_norms.behind, stack.final_norm]
+    found = [norm for norm in norms if norm is not None]
+    is_plain = type(output) is PlainLinear and output._activation_id == Activation.NONE
+    if not is_plain or stack.output_soft_cap is not None or len(found) > 1:
+        return None
+    # the kernel has one epsilon
+    own = stack.layers[-1].inner_norms.before
+    if found and own is not None and found[0].epsilon != own.epsilon:
+        return None
+    norm = found[0].parts[:2] if found else (None, None)
+    parts = [part for part in (*norm, output.weight, output.bias) if part is not None]
+    is_whole = all(_is_whole(part, stack.position_table.dtype) for part in parts)
+    has_shift = not found or norm[1] is not None
+    if not is_whole or not has_shift or output.weight.shape[0] % LINES:
+        return None
+    return *norm, output.weight, output.bias
+
+
+def _is_plain(layer: Layer) -> bool:
+    has_more = layer.query_norm or layer.key_norm or layer.rotary is not None
+    if layer.cross is None or has_more:
+        return False
+    return all(type(one) is PlainLinear for one in layer.linears)
+
+
+def _is_whole(part: Tensor | None, dtype: torch.dtype) -> bool:
+    if part is None or part.dtype != dtype or dtype not in DTYPES:
+        return False
+    return part.is_contiguous() and part.data_ptr() % ALIGNMENT == 0
+
+
+def _norms(layer: Layer) -> list[Any]:
+    assert layer.cross is not None
+    return [layer.self_norms, layer.cross.norms, layer.inner_norms]
+
+
+def _addresses(layer: Layer, before: Norm | None) -> list[int]:
+    """The addresses of a layer's products and their norms; `before` is the norm behind the last layer."""
+    own, cross, inner = _norms(layer)
+    norms = [own.before or before, None, cross.before or own.behind, None]
+    norms += [inner.before or cross.behind, None]
+    found = []
+    for norm, linear in zip(norms, layer.linears, strict=True):
+        parts = (None, None) if norm is None else norm.parts[:2]
+        found += [0 if part is None else part.data_ptr() for part in parts]
+        found += [linear.weight.data_ptr(), linear.bias.data_ptr()]
+    return found
