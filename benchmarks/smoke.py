@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu.sound_encoders": ("--dry-run",),
     "gpu.forecast": (),
     "gpu.launches": ("--only", "greedy"),
+    "gpu.layers_in_one": ("--dry-run",),
     "gpu.triton_code": ("--only", "greedy", "--first", "1"),
     "tools.makespan": ("--lines", "20", "--simulated", "20000", "--data", "VERSES"),
     "tools.ray_overhead": (

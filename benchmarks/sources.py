@@ -29,6 +29,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "jacobi": SEARCH,
     "kernels": (*SEARCH, "triton_kernels"),
     "launches": (*SEARCH, "triton_kernels"),
+    "layers-in-one": ("csrc/cuda", "triton_kernels"),
+    "layers-time": ("csrc/cuda", "benchmarks/gpu/layers_time.py", "benchmarks/gpu/sass.py"),
     "linear": ("csrc/cpu/*linear*", "csrc/cpu/pairs*", "csrc/cpu/tiles*", "csrc/cpu/bytes*"),
     "llama": SEARCH,
     "loading": ("csrc/cpu/panels.cpp", "pybeam/backends/packing.py", "pybeam/models"),

@@ -211,24 +211,34 @@ class Time:
     of: dict[int, int] = field(default_factory=dict)
 
 
-def time_of(code: Sequence[Instruction], times: Times, line_cycles: int) -> Time:
-    """How long a warp takes that has a scheduler alone, and waits so long for a line of code."""
-    time, ready, known = Time(), [0] * SCOREBOARDS, set()
+def timeline(
+    code: Sequence[Instruction], times: Times, line_cycles: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield each instruction's number in order, when it is next, and its cycles, those of waiting too."""
+    cycles, ready, known = 0, [0] * SCOREBOARDS, set()
     for i in walk(code, times):
-        one, begin = code[i], time.cycles
+        one, begin = code[i], cycles
         if one.address // LINE_BYTES not in known:
             known.add(one.address // LINE_BYTES)
-            time.cycles += line_cycles
+            cycles += line_cycles
         waited = [ready[j] for j in range(SCOREBOARDS) if one.waits >> j & 1]
         if one.name.startswith("DEPBAR"):
             waited += ready
-        at = max(time.cycles, *waited) if waited else time.cycles
+        at = max(cycles, *waited) if waited else cycles
         if one.sets < SCOREBOARDS:
             ready[one.sets] = max(ready[one.sets], at + one.latency)
         if one.frees < SCOREBOARDS:
             ready[one.frees] = max(ready[one.frees], at + min(one.latency, OTHERS))
         at += BARRIER * one.name.startswith("BAR")
-        time.cycles = at + max(1, one.stall)
+        cycles = at + max(1, one.stall)
+        yield i, begin, cycles - begin
+
+
+def time_of(code: Sequence[Instruction], times: Times, line_cycles: int) -> Time:
+    """How long a warp takes that has a scheduler alone, and waits so long for a line of code."""
+    time = Time()
+    for i, begin, cycles in timeline(code, times, line_cycles):
+        time.cycles = begin + cycles
         time.issued += 1
-        time.of[i] = time.of.get(i, 0) + time.cycles - begin
+        time.of[i] = time.of.get(i, 0) + cycles
     return time

@@ -1,0 +1,47 @@
+"""The time of all layers in one launch, by its machine code, stays within budgets."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="nvdisasm comes with triton")
+pytest.importorskip("tabulate")
+
+from benchmarks.gpu import layers_time
+from benchmarks.gpu.count_kernels import MULTIPROCESSORS
+from support.decoder_layers import LayersShape, layers_case
+from support.resident_layers import Resident, compiled
+
+# µs of a step of one beam of 5
+MOST_US = {"3 layers of 256": ("example", 63.0), "6 layers of 1024": ("widened", 135.0)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", MOST_US)
+def test_a_step_stays_within_its_budget(network, tmp_path):
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc")
+    case, most = MOST_US[network]
+    rows = list(layers_time.rows_of(network, case, tmp_path))
+    found = {row["case"]: row["µs"] for row in rows if row["system"] == "a step"}
+    assert found[f"{case}, H100"] <= most, rows
+
+
+def test_parts_of_a_kernel_are_found_by_name():
+    found = layers_time.functions_of(layers_time.SOURCES / "layers_product.cuh")
+    names = [name for name, _, _ in found]
+    assert {"Products()", "normalise", "weights_of", "add_products", "finish"} <= set(names)
+    assert all(first <= last for _, first, last in found)
+
+
+@pytest.mark.parametrize("width", [256, 512, 1024])
+def test_stages_of_a_ring(width):
+    library = compiled()
+    case = layers_case(LayersShape(width, 4 * width), 1, [5], [5], [1], num_logits=8000)
+    plan = Resident(library, MULTIPROCESSORS).plan(case)
+    packs = layers_time.packs_of(width)
+    assert plan is not None and (plan[1], plan[4]) == (packs, layers_time.RING_STAGES[packs])
+    assert case.states.dtype == torch.bfloat16
