@@ -108,7 +108,13 @@ class Server(uvicorn.Server):
         # a terminal that is closed means that its programs end
         if HANGUP is not None and (self._reload or not os.isatty(0)):
             self._loop.add_signal_handler(HANGUP, self._read_again)
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            # uvicorn has logged why
+            where = self._settings.host, self._settings.port
+            logger.error("cannot listen at %s, port %d; give another --host or --port", *where)
+            raise
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
                 host, port = socket.getsockname()[:2]
