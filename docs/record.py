@@ -200,8 +200,8 @@ def _line(cells: tuple[str, ...]) -> str:
 HEAD = """\
 # The record
 
-pybeam began with three papers and a note. This page has their tables, figures and findings, one a row, beside
-what was found here. `python docs/record.py` makes the page of `docs/why/record.toml` and of the files in
+This page has the tables, figures and findings of three papers and a note, one a row, beside what was found
+here. `python docs/record.py` makes the page of `docs/why/record.toml` and of the files in
 `benchmarks/results`, and a test holds the page to them. A number is of one run of the command in its row.
 Spread is the slowest turn less the fastest one, as a share of the median; where there is none, the number is
 exact, or of one turn. Seconds of three turns and more have ± their standard deviation, in runs that
