@@ -3,6 +3,7 @@
 
 // One `Sums` has kWidth columns.
 constexpr int kSumsRows = 4, kSumsVecs = 2;  // rows and sums that fit the registers
+constexpr int kSliceGroups = 32;
 
 using Sums = __m256i;
 

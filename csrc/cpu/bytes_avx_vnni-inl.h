@@ -2,6 +2,7 @@
 
 // One `Sums` has kWidth columns.
 constexpr int kSumsRows = 6, kSumsVecs = 2;  // rows and sums that fit the registers
+constexpr int kSliceGroups = 0;              // a panel is not cut into slices
 
 using Input = int8_t;
 // Where input k stands among the integers of its row.

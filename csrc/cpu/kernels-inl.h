@@ -16,6 +16,7 @@
 #include "path_attention-inl.h"
 #include "linear_results-inl.h"
 #include "linear_int8-inl.h"
+#include "linear_int4-inl.h"
 #include "linear_float-inl.h"
 #include "linear-inl.h"
 #include "pair_attention-inl.h"

@@ -1,4 +1,4 @@
-// Products of int8 rows with a panel of packed int8 or int4 weights. Included inside a namespace,
+// Products of int8 rows with a panel of packed int8 weights. Included inside a namespace,
 // before the float products.
 
 // Smaller rows count as zero: the inverse of their scale is no float.
@@ -149,6 +149,22 @@ __attribute__((always_inline)) inline void add_group(Sums (&acc)[kRows][kVecs],
     }
 }
 
+// The same where rows are so few that each weight is used at once.
+template <int kRows, int kVecs>
+__attribute__((always_inline)) inline void add_wide_group(Sums (&acc)[kRows][kVecs],
+                                                          const Bytes* weight,
+                                                          const Input* const (&row)[kRows],
+                                                          int64_t group) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) {
+        const ByteVec own = load_bytes(weight[c * kWidth].byte);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+            acc[r][c] = add_products(acc[r][c], own, row[r] + 4 * group);
+        }
+    }
+}
+
 // Fetches one share of as many bytes as kVecs * kWidth columns take.
 template <class W, int kVecs, int kShares>
 inline void fetch_share(const char* next, int64_t step) {
@@ -167,36 +183,73 @@ inline Sums add_large(Sums acc, const LargeInput* large, const Bytes* panel, int
     return add_high(acc, high);
 }
 
-// y = x W^T for kRows rows and kSumsVecs * kWidth columns; first(row, column) are the sums before.
-// Integers are summed exactly, and what follows is the same on every instruction set: products and
-// sums are rounded one by one.
-template <int kRows, int kShares, class First>
-inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, int64_t column,
+// Up to so many rows take a panel in slices of kSliceGroups groups, if that is not 0. A pass over
+// some columns jumps over the weights of the others, and memory is read best in its order: so the
+// passes over a slice fetch the next one, and a row or two take as many columns at a time as the
+// registers hold.
+constexpr int kSlicedRows = kSliceGroups > 0 ? 12 : 0;
+template <int kRows>
+constexpr int kByteVecs = kSlicedRows == 0 || kRows > 2 ? kSumsVecs : kPanel / kWidth / kRows;
+
+// Groups of a panel, and the sums of rows [rows, kPanel] that wait for the groups behind them.
+struct ByteSlice {
+    const Bytes* panel;
+    int64_t begin, end;
+    int32_t* waiting;
+};
+
+// y = x W^T for kRows rows and kVecs * kWidth columns, as far as the slice goes; first(row, column)
+// are the sums before. Integers are summed exactly, and what follows is the same on every
+// instruction set: products and sums are rounded one by one.
+template <int kRows, int kVecs, int kShares, class First>
+inline void multiply_pass(const Int8Inputs& inputs, const ByteSlice& of, int64_t column,
                           const First& first, const Results& to) {
     const Int8Inputs x = inputs;  // copies, which no store can change
     const Results results = to;
-    Sums acc[kRows][kSumsVecs];
+    const Bytes* const panel = of.panel;
+    const int64_t begin = kSlicedRows > 0 ? of.begin : 0;
+    const int64_t end = kSlicedRows > 0 ? of.end : x.depth;
+    int32_t* const waiting = kSlicedRows > 0 ? of.waiting + column : nullptr;
+    Sums acc[kRows][kVecs];
     const Input* row[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
         row[r] = reinterpret_cast<const Input*>(x.rows.values + r * x.rows.stride);
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, column + c * kWidth);
-    }
-    for (int64_t k = 0; k < x.depth; ++k) {
-        ByteVec weight[kSumsVecs];
-#pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) {
-            weight[c] = load_bytes(panel[k * kPanel + column + c * kWidth].byte);
+        for (int c = 0; c < kVecs; ++c) {
+            acc[r][c] = first(r, column + c * kWidth);
+            if (kSlicedRows > 0 && begin > 0) {
+                std::memcpy(&acc[r][c], waiting + r * kPanel + c * kWidth, sizeof(Sums));
+            }
         }
-        add_group<kRows, kSumsVecs>(acc, weight, row, k);
-        fetch_share<Bytes, kSumsVecs, kShares>(x.next, k);
+    }
+    for (int64_t k = begin; k < end; ++k) {
+        const Bytes* from = panel + k * kPanel + column;
+        if constexpr (kSlicedRows > 0 && kRows < kVecs) {
+            add_wide_group<kRows, kVecs>(acc, from, row, k);
+        } else {
+            ByteVec weight[kVecs];
+#pragma GCC unroll 8
+            for (int c = 0; c < kVecs; ++c) weight[c] = load_bytes(from[c * kWidth].byte);
+            add_group<kRows, kVecs>(acc, weight, row, k);
+        }
+        fetch_share<Bytes, kVecs, kShares>(x.next, k - begin);
+    }
+    if (kSlicedRows > 0 && end < x.depth) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+            for (int c = 0; c < kVecs; ++c) {
+                std::memcpy(waiting + r * kPanel + c * kWidth, &acc[r][c], sizeof(Sums));
+            }
+        }
+        return;
     }
     if (x.rows.large != nullptr) {
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-            for (int c = 0; c < kSumsVecs; ++c) {
+            for (int c = 0; c < kVecs; ++c) {
                 acc[r][c] =
                     add_large(acc[r][c], x.rows.large + r * kNumLarge, panel, column + c * kWidth);
             }
@@ -206,159 +259,70 @@ inline void multiply_pass(const Int8Inputs& inputs, const Bytes* panel, int64_t 
     for (int r = 0; r < kRows; ++r) {
         const Vec scale = broadcast(x.rows.scale[r]);
 #pragma GCC unroll 8
-        for (int c = 0; c < kSumsVecs; ++c) {
+        for (int c = 0; c < kVecs; ++c) {
             const Vec scales = mul(scale, load(x.column_scale + column + c * kWidth));
             results.put(r, c * kWidth, mul(to_floats(acc[r][c]), scales));
         }
     }
 }
 
-// A group of a panel's columns: their scales, and their weights as `LinearParams` says.
-struct Int4Block {
-    BFloat16 scale[kPanel];
-    Bytes pair[kGroup / 8][kPanel];
-};
-static_assert(sizeof(Int4Block) == kPanel * sizeof(Int4Group) && sizeof(Int4Group) == kGroupBytes);
-
-// Whether kRows rows have too many sums of int4 for the registers: of a group, and of all before.
-// They take half as many columns at a time then.
-template <int kRows>
-constexpr bool kHasManySums = 2 * kRows > kSumsRows;
-
-// Adds to the sums total [kRows, kPanel] those of the groups `begin .. end`, in kVecs * kWidth
-// columns, first(row, group) before each.
+// The same, never inlined: inside of a larger function GCC 12 has no register for one of the sums.
 template <int kRows, int kVecs, int kShares, class First>
-inline void add_groups(const Int8Inputs& inputs, const Int4Block* panel, int64_t begin, int64_t end,
-                       int64_t column, const First& first, float* total) {
-    const Int8Inputs x = inputs;
-    Vec sums[kRows][kVecs];
-    const Input* row[kRows];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-        row[r] = reinterpret_cast<const Input*>(x.rows.values + r * x.rows.stride);
-#pragma GCC unroll 8
-        for (int c = 0; c < kVecs; ++c) {
-            sums[r][c] = load(total + r * kPanel + column + c * kWidth);
-        }
-    }
-    for (int64_t g = begin; g < end; ++g) {
-        const Int4Block& block = panel[g];
-        Sums acc[kRows][kVecs];
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-            for (int c = 0; c < kVecs; ++c) acc[r][c] = first(r, g);
-        }
-        for (int64_t k = 0; k < kGroup / 8; ++k) {
-            const Bytes* pair = block.pair[k] + column;
-            const int64_t group = g * (kGroup / 4) + 2 * k;
-            ByteVec weight[kVecs];
-#pragma GCC unroll 8
-            for (int c = 0; c < kVecs; ++c) weight[c] = load_halves<false>(pair[c * kWidth].byte);
-            add_group<kRows, kVecs>(acc, weight, row, group);
-#pragma GCC unroll 8
-            for (int c = 0; c < kVecs; ++c) weight[c] = load_halves<true>(pair[c * kWidth].byte);
-            add_group<kRows, kVecs>(acc, weight, row, group + 1);
-        }
-        fetch_share<Int4Group, kVecs, kShares>(x.next, g - begin);
-#pragma GCC unroll 8
-        for (int c = 0; c < kVecs; ++c) {
-            // weights were taken 16 times
-            const Vec scale = mul(load(block.scale + column + c * kWidth), broadcast(0x1p-4f));
-#pragma GCC unroll 8
-            for (int r = 0; r < kRows; ++r) {
-                sums[r][c] = add(sums[r][c], mul(to_floats(acc[r][c]), scale));
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int c = 0; c < kVecs; ++c) {
-            store(total + r * kPanel + column + c * kWidth, sums[r][c]);
-        }
-    }
+__attribute__((noinline)) void multiply_pass_apart(const Int8Inputs& inputs, const ByteSlice& slice,
+                                                   int64_t column, const First& first,
+                                                   const Results& to) {
+    multiply_pass<kRows, kVecs, kShares>(inputs, slice, column, first, to);
 }
 
 // The same for all columns of a panel and one of the blocks of rows.
 template <int kRows, class SumsBefore>
-inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
+inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const ByteSlice& slice,
                            int64_t row, int64_t block, int64_t num_blocks, PanelResults& results) {
-    const auto bytes = static_cast<int64_t>(x.depth * kPanel * sizeof *panel);
-    with_shares(block, x.next == nullptr ? 1 : num_blocks, [&](auto shares) {
+    constexpr int kVecs = kByteVecs<kRows>;
+    const auto bytes = static_cast<int64_t>((slice.end - slice.begin) * kPanel * sizeof(Bytes));
+    const auto run = [&](auto shares) {
         constexpr int kShares = shares();
-        for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
-            Int8Inputs own = x.from(row);
-            if constexpr (kShares > 0) own.next += (block * bytes + c * bytes / kPanel) / kShares;
-            multiply_pass<kRows, kShares>(
-                own, panel, c, [&](int r, int64_t place) { return sums(row + r, place); },
-                results.of(row).from(c));
-        }
-    });
-}
-
-// The same with int4 weights; sums(row, group) come before.
-template <int kRows, class SumsBefore>
-inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const Int4Group* panel,
-                           int64_t row, int64_t block, int64_t num_blocks, PanelResults& results) {
-    constexpr int kVecs = kHasManySums<kRows> ? kSumsVecs / 2 : kSumsVecs;
-    // groups whose weights stay in the cache while half of the columns after the other is
-    // multiplied
-    constexpr int64_t kNear = 8;
-    const auto* const weight = reinterpret_cast<const Int4Block*>(panel);
-    alignas(64) float total[kRows * kPanel] = {};
-    const auto first = [&](int r, int64_t group) { return sums(row + r, group); };
-    const auto add = [&](int64_t begin, int64_t end, const char* next, auto shares) {
-        constexpr int kShares = shares();
-        const auto bytes = static_cast<int64_t>((end - begin) * sizeof *weight);
         for (int64_t c = 0; c < kPanel; c += kVecs * kWidth) {
             Int8Inputs own = x.from(row);
-            if constexpr (kShares > 0)
-                own.next = next + (block * bytes + c * bytes / kPanel) / kShares;
-            add_groups<kRows, kVecs, kShares>(own, weight, begin, end, c, first, total);
+            if constexpr (kShares > 0) own.next += (block * bytes + c * bytes / kPanel) / kShares;
+            const auto first = [&](int r, int64_t place) { return sums(row + r, place); };
+            const Results to = results.of(row).from(c);
+            if constexpr (kSlicedRows > 0) {
+                multiply_pass_apart<kRows, kVecs, kShares>(own, slice, c, first, to);
+            } else {
+                multiply_pass<kRows, kVecs, kShares>(own, slice, c, first, to);
+            }
         }
     };
-    if (kHasManySums<kRows> && num_blocks == 1) {
-        for (int64_t begin = 0; begin < x.depth; begin += kNear) {
-            const int64_t end = begin + kNear < x.depth ? begin + kNear : x.depth;
-            // it does not read memory in its order
-            const char* next = reinterpret_cast<const char*>(weight + end);
-            add(begin, end, next, std::integral_constant<int, kHasManySums<kRows>>());
-        }
-    } else {
-        with_shares(block, x.next == nullptr ? 1 : num_blocks,
-                    [&](auto shares) { add(0, x.depth, x.next, shares); });
+    if constexpr (kSlicedRows > 0) {
+        if (x.next != nullptr && num_blocks == 1) return run(std::integral_constant<int, 1>());
     }
-    const Results to = results.of(row);
-    for (int r = 0; r < kRows; ++r) {
-        const Vec scale = broadcast(x.rows.scale[row + r]);
-        for (int64_t c = 0; c < kPanel; c += kWidth) {
-            to.put(r, c, mul(load(total + r * kPanel + c), scale));
-        }
-    }
+    with_shares(block, x.next == nullptr ? 1 : num_blocks, run);
 }
 
-// The same for the rows `first .. last`; sums(row, column), or sums(row, group), come before.
-template <class W, class SumsBefore>
-inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const W* panel,
+// The same for the rows `first .. last`; sums(row, column) come before.
+template <class SumsBefore>
+inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
                            int64_t first, int64_t last, PanelResults& results) {
     static_assert(kPanel % (kSumsVecs * kWidth) == 0);
     const RowBlocks<kSumsRows> blocks(last - first);
-    int64_t block = 0;
-    blocks.for_each([&](auto rows, int64_t begin) {
-        const int64_t row = first + begin;
-        multiply_block<rows()>(sums, x, panel, row, block++, blocks.size(), results);
-        results.finish(row, rows());
-    });
-}
-
-// The same for a whole product.
-template <class W>
-inline void multiply(const Int8Inputs& x, const W* panel, int64_t first, int64_t last,
-                     PanelResults& results) {
-    const auto offset = [&](int64_t row, int64_t place) {
-        const int64_t group = std::is_same_v<W, Int4Group> ? place : 0;
-        return broadcast_sums(x.rows.offset[row * x.rows.num_offsets + group]);
+    const auto multiply_part = [&](const ByteSlice& part, const Int8Inputs& own, bool is_last) {
+        int64_t block = 0;
+        blocks.for_each([&](auto rows, int64_t begin) {
+            const int64_t row = first + begin;
+            const ByteSlice slice{part.panel, part.begin, part.end, part.waiting + begin * kPanel};
+            multiply_block<rows()>(sums, own, slice, row, block++, blocks.size(), results);
+            if (is_last) results.finish(row, rows());
+        });
     };
-    multiply_after(offset, x, panel, first, last, results);
+    alignas(64) int32_t waiting[kSlicedRows * kPanel + 1];
+    if (last - first > kSlicedRows) return multiply_part({panel, 0, x.depth, waiting}, x, true);
+    Int8Inputs own = x;
+    int64_t begin = 0;
+    for (; x.depth - begin > kSliceGroups && kSliceGroups > 0; begin += kSliceGroups) {
+        const int64_t end = begin + kSliceGroups;
+        own.next = reinterpret_cast<const char*>(panel + end * kPanel);
+        multiply_part({panel, begin, end, waiting}, own, false);
+    }
+    multiply_part({panel, begin, x.depth, waiting}, x, true);
 }

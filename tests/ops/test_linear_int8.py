@@ -14,7 +14,7 @@ from pybeam.models.linear import PackedLinear
 from support import isas
 from support.threads import THREAD_COUNTS
 
-SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
+SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (70, 129), (200, 256), (130, 1030)]
 
 
 # the fixture takes fewer, which differ in their float products
@@ -112,7 +112,7 @@ def test_large_inputs_are_integers_like_others(isa, depth):
 @every_isa
 @every_kind
 @pytest.mark.thinned(together=2)
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 401])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 40, 401])
 @pytest.mark.parametrize(("num_columns", "depth"), SHAPES)
 def test_bits_of_the_oracle(isa, num_rows, num_columns, depth, kind):
     x = torch.randn(num_rows, depth) * torch.logspace(-3, 3, num_rows)[:, None]
