@@ -15,8 +15,8 @@ BUDGETS: dict[str, dict[int, int]] = {
     "constraint": {3: 40, 6: 73},
     "constraint, log_probs": {3: 40, 6: 73},
     "must_contain": {3: 42, 6: 75},
-    "jacobi": {3: 45, 6: 78},
-    "hybrid_jacobi": {3: 45, 6: 78},
+    "jacobi": {3: 43, 6: 76},
+    "hybrid_jacobi": {3: 43, 6: 76},
 }
 
 TARGETS: dict[str, dict[int, int]] = {

@@ -33,6 +33,8 @@ from tests.support.tiny_models import save_tiny_model
 LIMIT = dict(max_length=60)
 PROCESSORS = (
     processors.repetition_penalty(1.2),
+    processors.count_penalty(0.3, 0.2),
+    processors.sequence_bias({(5,): 0.5, (7, 8): -1.0}),
     processors.no_repeat_ngram(3),
     processors.suppress_tokens([3, 4]),
     processors.suppress_sequences([[5], [7, 8]]),

@@ -299,7 +299,11 @@ layer_program = defaults.no_program
 beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
 skips_forced_logits = False
 plans_as_it_reads = True
-DRAFT_FUNCTIONS = DraftFunctions(partial(drafts.draft_open, tree_append), drafts.draft_commit)
+DRAFT_FUNCTIONS = DraftFunctions(
+    open=partial(drafts.draft_open, tree_append),
+    read=drafts.draft_read,
+    commit=drafts.draft_commit,
+)
 draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 automaton_walk = automata.automaton_walk
 automaton_columns = automata.automaton_columns

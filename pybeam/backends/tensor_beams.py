@@ -38,15 +38,18 @@ Select = Callable[[Tensor, Tensor, Tensor, Tensor, SelectOptions], Survivors]
 Backtrace = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
+# rules of a schedule, and the slots that move by them; None: all do
+Read = Callable[
+    [TreeArrays, Beams, Tensor, bool, int, int, PlanRules | None],
+    tuple[Tensor, RowArrays, SelectInputs],
+]
+
+
 class BeamFunctions(NamedTuple):
     """The kernels of a backend. `torch_beams` has the first, and says what they do."""
 
     open: Callable[[TreeArrays, Beams, Tensor, NewLines, int], None]
-    # rules of a schedule, and the slots that move by them; None: all do
-    read: Callable[
-        [TreeArrays, Beams, Tensor, bool, int, int, PlanRules | None],
-        tuple[Tensor, RowArrays, SelectInputs],
-    ]
+    read: Read
     select: Select
     # of slots that move, and a report on slots that are live
     commit: Callable[
@@ -62,6 +65,7 @@ class DraftFunctions(NamedTuple):
     """The kernels of sources that guess ahead. `torch_drafts` has the first, and says what they do."""
 
     open: Callable[[TreeArrays, Beams, Drafts, Tensor, NewLines, int, DraftTokens], None]
+    read: Read
     commit: Callable[
         [TreeArrays, Beams, Drafts, Tensor, Survivors, Tensor | None, DraftTokens], None
     ]
@@ -218,7 +222,7 @@ class TensorDrafts(TensorBeams):
         active: ActiveRules,
         vocab_size: int,
     ) -> None:
-        super().__init__(functions, tree, beams, rules, active)
+        super().__init__(functions._replace(read=draft_functions.read), tree, beams, rules, active)
         self._draft_functions, self._drafts = draft_functions, drafts
         self._tokens = DraftTokens(rules.eos_ids[0], vocab_size)
         self._no_row = torch.zeros(0, dtype=INT, device=self._device)
@@ -227,13 +231,6 @@ class TensorDrafts(TensorBeams):
         slot, *lines = all_to_device(new_lines(slots, ints, floats), self._device)
         given = slot, NewLines.of(*lines), start_id, self._tokens
         self._draft_functions.open(self._tree, self._beams, self._drafts, *given)
-
-    def plan_and_read(
-        self, slot: Tensor, num_rows: int, rules: PlanRules | None
-    ) -> tuple[Tensor, RowArrays]:
-        moved, rows = super().plan_and_read(slot, num_rows, rules)
-        self._rows = rows._replace(position=rows.position + rows.entry)
-        return moved, self._rows
 
     def choose(self, logits: Tensor, columns: ColumnTokens | None = None) -> None:
         assert self._rows is not None, "`choose` needs a `read` before it"
@@ -285,10 +282,11 @@ def select_rows(
     logits: Tensor,
 ) -> Survivors:
     """The token that greedy decoding would select for every row: `Survivors` of R beams of one row."""
-    p = row_slot.long()
     score = logits.new_zeros(logits.shape[0], dtype=torch.float32)
     offset = torch.arange(logits.shape[0] + 1, dtype=INT, device=logits.device)
     options = SelectOptions(capacity=1, eos_ids=rules.eos_ids, normalise=rules.normalise)
+    if active.min_length or active.prefix:
+        p = row_slot.long()
     if active.min_length:
         num_generated = position - beams.prefix_length[p]
         # the token of a scored prefix has its log-prob from the best one, which may be EOS

@@ -11,7 +11,7 @@ known beforehand.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ from pybeam.backends.arrays import (
     Drafts,
     DraftTokens,
     NewLines,
+    RowArrays,
+    SelectInputs,
     TreeArrays,
 )
-from pybeam.backends.torch_beams import TreeAppend, beam_open, final_score
+from pybeam.backends.torch_beams import TreeAppend, beam_open, beam_read, final_score
 from pybeam.contracts import PAGE_CELLS, Survivors
 
 INT = torch.int32
@@ -55,6 +57,12 @@ def draft_open(
     i = slot.long()
     none = torch.full((slot.numel(), beams.score.shape[1]), -1, dtype=INT, device=slot.device)
     _write_next_rows(tree, beams, drafts, i, none, tokens)
+
+
+def draft_read(*given: Any) -> tuple[Tensor, RowArrays, SelectInputs]:
+    """See `beam_read`; the rows of a source stand one after another."""
+    slot, rows, inputs = beam_read(*given)
+    return slot, rows._replace(position=rows.position + rows.entry), inputs
 
 
 def draft_commit(

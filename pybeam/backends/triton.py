@@ -88,6 +88,7 @@ def beam_read(
     num_rows: int,
     num_entries: int,
     rules: PlanRules | None,
+    is_path: bool = False,
 ) -> tuple[Tensor, RowArrays, SelectInputs]:
     num_beams = slot.numel()
     ints, floats = slot.new_empty, beams.floats.new_empty
@@ -104,7 +105,8 @@ def beam_read(
         forced=ints(num_beams),
         ban_eos=beams.is_alive.new_empty(num_beams),
     )
-    return read_beams(tree, beams, slot, rows, inputs, refills, rules), rows, inputs
+    moved = read_beams(tree, beams, slot, rows, inputs, refills, rules, is_path)
+    return moved, rows, inputs
 
 
 BEAM_FUNCTIONS = BeamFunctions(
@@ -134,7 +136,7 @@ def draft_open(
     draft_commit(tree, beams, drafts, slot, None, None, tokens)
 
 
-DRAFT_FUNCTIONS = DraftFunctions(draft_open, draft_commit)
+DRAFT_FUNCTIONS = DraftFunctions(draft_open, partial(beam_read, is_path=True), draft_commit)
 draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 
 layer_program = defaults.no_program

@@ -46,11 +46,12 @@ def read_beams(
     entries: Any,
     refills: bool,
     rules: Any = None,
+    is_path: bool = False,
 ) -> Tensor:
     """Fill empty arrays of rows (a `RowArrays`) and of entries (`SelectInputs`) for beams in these slots.
 
     With `rules`, which are `PlanRules`, those of beams that move, and the others wait. Returns the slots that
-    move, as `pybeam.backends.torch_plan.planned` does.
+    move, as `pybeam.backends.torch_plan.planned` does. The rows of a path stand one after another.
     """
     num_sources, max_entries = slot.numel(), beams.score.shape[1]
     slot = slot.contiguous()
@@ -78,6 +79,7 @@ def read_beams(
         ORDER=None if rules is None else int(rules.order),
         ONLY_LEAST=rules is not None and bool(rules.only_least),
         REFILLS=bool(refills),
+        IS_PATH=is_path,
         BLOCK_SOURCES=block_sources,
         BLOCK_ENTRIES=block,
         BLOCK_PADDING=64,

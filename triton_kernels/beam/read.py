@@ -129,6 +129,7 @@ def store_entries(
     first,
     room,
     max_entries,
+    IS_PATH: tl.constexpr,
     BLOCK_ENTRIES: tl.constexpr,
 ):
     """Store the entries of one beam, which are its `own`, and its rows.
@@ -141,7 +142,8 @@ def store_entries(
     o_row = first_row + exclusive_sum(m_alive.to(tl.int32))
     m_row = m_alive & (o_row < num_rows_out)
     tl.store(rows.token + o_row, own.token, mask=m_row)
-    tl.store(rows.position + o_row, own.depth + tl.zeros([BLOCK_ENTRIES], tl.int32), mask=m_row)
+    b_position = own.depth + (o_entry if IS_PATH else tl.zeros([BLOCK_ENTRIES], tl.int32))
+    tl.store(rows.position + o_row, b_position, mask=m_row)
     tl.store(rows.row_slot + o_row, i_slot.to(tl.int32), mask=m_row)
     tl.store(rows.entry + o_row, o_entry, mask=m_row)
     tl.store(rows.node + o_row, own.node, mask=m_row)
@@ -193,6 +195,7 @@ def read_kernel(
     ORDER: tl.constexpr,
     ONLY_LEAST: tl.constexpr,
     REFILLS: tl.constexpr,
+    IS_PATH: tl.constexpr,
     BLOCK_SOURCES: tl.constexpr,
     BLOCK_ENTRIES: tl.constexpr,
     BLOCK_PADDING: tl.constexpr,
@@ -229,7 +232,8 @@ def read_kernel(
         tl.store(entries.offset + i_source, first_entry)
         store_limits(entries, limits, moves)
         first, room = (first_row, first_entry), (num_rows_out, num_entries_out)
-        store_entries(own, moves, rows, entries, i_slot, first, room, max_entries, BLOCK_ENTRIES)
+        own_place = i_slot, first, room, max_entries
+        store_entries(own, moves, rows, entries, *own_place, IS_PATH, BLOCK_ENTRIES)
     if ORDER is not None:
         if tl.sum(b_others, 0) == num_sources - 1:
             store_waited(beams, sources, b_moves, num_slots)

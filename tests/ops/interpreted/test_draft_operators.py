@@ -96,6 +96,7 @@ class Searches:
         steps = [state.begin(StepPlan(slot, num_rows, LENGTH)) for state in (native, ours)]
         rows, others = (step.rows for step in steps)
         assert bits(rows.token) == bits(others.token)
+        assert bits(rows.position) == bits(others.position)
         cells = [
             with_own_pages(state.tree, step.rows.cell.tolist())
             for state, step in zip(self.states, steps, strict=True)
