@@ -78,6 +78,9 @@ template <class Number, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1)
     decoder_layers_kernel(const __grid_constant__ LayersParams p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    // where all rows are padding, nothing comes, and the places stay as they are
+    const int num_rows = p.seen.offset[p.seen.num_sources];
+    if (num_rows == 0) return;
     const Memory memory(shared_memory(), p);
     auto* words = reinterpret_cast<uint64_t*>(memory.layers);
     const auto* table = reinterpret_cast<const uint64_t*>(p.layers);
@@ -96,7 +99,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (threadIdx.x / kWarpSize == kWarps - 1) ring.ask(p.plan.num_stages);
 
-    const int num_rows = p.seen.offset[p.seen.num_sources];
     Products<Number, kPacks> multiply(p, memory, ring, num_rows);
     Attention<Number> attend(p, memory);
     attend.begin();

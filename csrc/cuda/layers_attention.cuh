@@ -127,7 +127,6 @@ class Attention {
         const int i = threadIdx.x;
         if (i == 0) expect_copies(memory_.node_word, list.num_old * 4 * kHeadSize);
         if (i >= kListed || list.cell[i] < 0) return;
-        order_copies();
         const uint16_t* key = pool + int64_t{list.cell[i]} * 2 * p_.width + head_of(unit);
         copy_ahead(nodes_.key[i], key, 2 * kHeadSize, memory_.node_word);
         copy_ahead(nodes_.value[i], key + p_.width, 2 * kHeadSize, memory_.node_word);
@@ -155,12 +154,18 @@ class Attention {
             if (first + own_warp() * kNodes < length && own_warp() < num_warps) {
                 add_nodes(nodes_.list[call.kind], query, first == 0, sums);
             }
-            // before sums go where others finish a product, and other nodes where these are
-            if (first + kListed < length) __syncthreads();
+            // before other nodes come where these are
+            if (first + kListed < length) leave_nodes();
         }
         if (own_warp() < num_warps) leave_sums(sums);
         __syncthreads();
         finish(call, tile, head, num_warps);
+        leave_nodes();
+    }
+
+    // The copy engine may write where threads have written before.
+    __device__ static void leave_nodes() {
+        order_copies();
         __syncthreads();
     }
 

@@ -71,7 +71,8 @@ __device__ inline uint32_t float16_pair(float first, float second) {
     return pair;
 }
 
-#if __CUDA_ARCH__ >= 900
+// The host's compiler sees them, too.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 __device__ inline uint32_t shared_address(const void* address) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(address));
@@ -94,7 +95,7 @@ __device__ inline void expect_copies(uint64_t* word, uint32_t num_bytes) {
         : "memory");
 }
 
-// Copies that this thread asks for come behind what it has seen of their memory.
+// Copies that threads ask for behind the next barrier come behind what this thread has written.
 __device__ inline void order_copies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

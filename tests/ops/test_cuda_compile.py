@@ -31,6 +31,14 @@ def compiled(request, tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(source=source, kernels=kernels, cubin=cubin, can_begin_early=early)
 
 
+@pytest.mark.parametrize("source", cuda_code.SOURCES, ids=lambda source: source.stem)
+def test_an_extension_has_it(source, tmp_path):
+    """The host's compiler sees each source, too, and one object has the code of all architectures."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc")
+    cuda_code.compile_whole(source, tmp_path / "whole.o")
+
+
 @pytest.fixture(scope="module")
 def code(compiled) -> dict[str, list[tuple[int, str]]]:
     if cuda_code.disassembler() is None:

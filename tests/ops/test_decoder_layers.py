@@ -116,6 +116,19 @@ def test_rows_without_a_cell(library):
     check(library, case, 4)
 
 
+def test_padding_alone(library):
+    """A launch of padded rows alone changes nothing, and later ones do not know of it."""
+    torch.manual_seed(11)
+    case = layers_case(small(), 1, [3], [9], [5])
+    first = Resident(library, 4)(case)
+    offset, case.cells = case.cells.offset, case.cells._replace(offset=torch.zeros(2).int())
+    pools, books = [pool.clone() for pool in case.own_pools], case.places[8][1].clone()
+    assert Resident(library, 4)(case).shape == (0, 64)
+    assert all(map(torch.equal, case.own_pools, pools)) and torch.equal(case.places[8][1], books)
+    case.cells = case.cells._replace(offset=offset)
+    assert torch.equal(Resident(library, 4)(case), first)
+
+
 def test_a_row_that_sees_nothing(library):
     torch.manual_seed(6)
     case = layers_case(small(), 1, [3], [9], [5])

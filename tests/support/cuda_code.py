@@ -53,6 +53,13 @@ def compile_for(source: Path, architecture: str, cubin: Path) -> list[Kernel]:
     ]
 
 
+def compile_whole(source: Path, target: Path) -> None:
+    """An object for the host and all architectures, as an extension has it."""
+    codes = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in ARCHITECTURES]
+    command = ["nvcc", "-std=c++20", "-c", *codes, "-o", str(target), str(source)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
 def disassembler() -> str | None:
     """cuobjdump of the CUDA toolkit, or the one that comes with Triton."""
     nvcc = shutil.which("nvcc")
