@@ -138,7 +138,12 @@ def _stream(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcom
 
 def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
     engines = 1 if case.entry == "Service" else 2
-    service = Service(decoder, engines=engines, processes=case.entry == "Service, two processes")
+    service = Service(
+        decoder,
+        engines=engines,
+        processes=case.entry == "Service, two processes",
+        max_step_seconds=2 * SECONDS,
+    )
     group = service._groups.of(None)
     done = group.queue.done
 
