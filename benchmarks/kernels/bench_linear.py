@@ -68,7 +68,11 @@ class Linear(Kernel):
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        return PEERS.get(case.dtype, ())
+        named = PEERS.get(case.dtype, ())
+        # with AVX2 alone oneDNN refuses bfloat16
+        if case.dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return tuple(name for name in named if name != "oneDNN packed")
+        return named
 
     def __init__(
         self,
