@@ -16,7 +16,7 @@ from pybeam.inspect.work import BYTES, MACHINES, Machine, Network, Part
 
 # the first that fits counts; names are ATen's, CUDA's libraries' or ours
 _ROLE_OF = {
-    "product": r"\b_?(scaled_|add)?mm\b|_addmm|linear|product|gemm|nvjet|cutlass|splitK|Memset",
+    "product": r"\b_?(scaled_|add)?mm\b|_addmm|linear|product|gemm|nvjet|cutlass|splitK|Memset|_layers_",
     "attention": r"attention",
     "norm": r"_norm",
     "select": r"\bselect_kernel",

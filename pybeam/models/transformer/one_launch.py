@@ -10,6 +10,9 @@ for GPUs of compute capability 9.0.
 from __future__ import annotations
 
 import os
+import warnings
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -139,6 +142,22 @@ class LayersInOne:
         return self._table
 
 
+@cache
+def has_operator() -> bool:
+    """Whether the extension was built with CUDA; a warning says so if not."""
+    with suppress(ImportError):
+        from pybeam.backends import native  # registers its operators
+
+        assert native is not None
+    if not hasattr(torch.ops.pybeam, "decoder_layers"):
+        message = (
+            "PYBEAM_PERSISTENT=1 has no effect: pybeam's extension was built without CUDA kernels"
+        )
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
 def _operator(name: str) -> Any:
     """An operator that only an extension with CUDA has."""
     return getattr(torch.ops.pybeam, name)
@@ -156,8 +175,7 @@ def in_one_launch(backend: Backend, stack: Stack, output: Any) -> LayersInOne | 
         stack: an encoder or a decoder.
         output: the layer that reads the states, or None.
     """
-    is_on = IS_ON and hasattr(torch.ops.pybeam, "decoder_layers")
-    shape = shape_of(backend, stack) if is_on else None
+    shape = shape_of(backend, stack) if IS_ON and has_operator() else None
     return None if shape is None else LayersInOne(backend, stack, shape, output)
 
 

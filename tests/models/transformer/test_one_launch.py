@@ -111,7 +111,7 @@ def installed(monkeypatch, layers) -> Operators:
     operators = Operators(layers)
     monkeypatch.setattr(one_launch, "IS_ON", True)
     monkeypatch.setattr(one_launch, "_operator", operators)
-    monkeypatch.setattr(torch.ops.pybeam, "decoder_layers", operators.decoder_layers, raising=False)
+    monkeypatch.setattr(one_launch, "has_operator", lambda: True)
     monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
     return operators
 
@@ -191,3 +191,14 @@ def test_it_is_off(tmp_path, operators, monkeypatch):
     save_tiny_model(tmp_path, "m2m_100", **SIZES)
     model = load_model(tmp_path, device="cpu")
     assert one_launch.in_one_launch(on_a_gpu(), model.decoder, None) is None
+
+
+def test_an_extension_without_cuda_says_so(monkeypatch):
+    """That of this test has no CUDA."""
+    pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    if hasattr(torch.ops.pybeam, "decoder_layers"):
+        pytest.skip("the extension has CUDA")
+    one_launch.has_operator.cache_clear()
+    with pytest.warns(RuntimeWarning, match="built without CUDA kernels"):
+        assert not one_launch.has_operator()
+    one_launch.has_operator.cache_clear()
