@@ -149,7 +149,7 @@ cudaError_t launch_packs(const LayersParams& p, cudaStream_t stream) {
 template <int kPacks>
 LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
     const auto groups_of = [&](int num_columns) {
-        return (num_columns / kLines + num_blocks - 1) / num_blocks;
+        return ((num_columns + kLines - 1) / kLines + num_blocks - 1) / num_blocks;
     };
     const int states = groups_of(p.width), inner = groups_of(p.inner_width);
     const int logits = std::min(groups_of(p.num_logits), kMaxGroups);
@@ -169,8 +169,7 @@ LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
 }  // namespace
 
 LayersPlan plan_layers(const LayersParams& p, int num_multiprocessors, int shared_bytes) {
-    const bool is_whole =
-        p.width % kPack == 0 && p.inner_width % kPack == 0 && p.num_logits % kLines == 0;
+    const bool is_whole = p.width % kPack == 0 && p.inner_width % kPack == 0;
     const bool has_heads = p.num_heads * kHeadSize == p.width;
     const bool are_few = p.place_rows <= kMaxRows && p.num_layers <= kMaxLayers;
     if (!is_whole || !has_heads || !are_few) return {};

@@ -180,7 +180,9 @@ class Products {
                                 int first_group) const {
         if (own_warp() >= size.num_groups || linear.bias == nullptr) return 0;
         const int column = column_of(p_, first_group + own_warp()) + 2 * (lane() / kLines);
-        return __ldg(reinterpret_cast<const uint32_t*>(linear.bias + column));
+        const int num_left = size.num_columns - column;
+        const uint32_t first = num_left > 0 ? __ldg(linear.bias + column) : 0;
+        return first | (num_left > 1 ? __ldg(linear.bias + column + 1) : 0u) << 16;
     }
 
     // Adds the numbers of a warp's rows and their squares on the tensor cores, as products with
@@ -324,7 +326,14 @@ class Products {
         float* kept = state_of(group, row, column);
         if (call.adds) sum.x += kept[0], sum.y += kept[1];
         const uint32_t pair = Number::pair(sum.x, sum.y);
-        leave_pair(call.y + int64_t{row} * size.num_columns + column, pair);
+        uint16_t* y = call.y + int64_t{row} * size.num_columns + column;
+        if (call.product == kLogits) {
+            // for another kernel; their number may be odd
+            if (column < size.num_columns) y[0] = static_cast<uint16_t>(pair);
+            if (column + 1 < size.num_columns) y[1] = static_cast<uint16_t>(pair >> 16);
+            return;
+        }
+        leave_pair(y, pair);
         if (call.adds) {
             const float2 rounded = floats_of<Number>(pair);
             kept[0] = rounded.x, kept[1] = rounded.y;

@@ -32,7 +32,7 @@ struct Shares {
 
     __device__ static int groups_of(int num_columns, int num_blocks) {
         const int block = blockIdx.x;
-        return (num_columns / kLines - block + num_blocks - 1) / num_blocks;
+        return ((num_columns + kLines - 1) / kLines - block + num_blocks - 1) / num_blocks;
     }
 };
 
@@ -110,14 +110,17 @@ class WeightRing {
         const int lane = threadIdx.x % kWarpSize;
         const int begin = asked_.chunk * kChunk;
         const uint32_t num_bytes = min(kChunk, size.depth - begin) * 2;
-        if (lane == 0) expect_copies(words_ + asked_slot_, kLines * num_bytes);
-        if (lane < kLines) {
+        // the last columns of logits may be fewer
+        const int column = column_of(p_, asked_.group);
+        const int num_lines = min(kLines, size.num_columns - column);
+        if (lane == 0) expect_copies(words_ + asked_slot_, num_lines * num_bytes);
+        if (lane < num_lines) {
             const uint16_t* weight = asked_.product == kLogits
                                          ? p_.logits.weight
                                          : layers_[asked_.layer].linear[asked_.product].weight;
-            const int64_t column = column_of(p_, asked_.group) + lane;
             char* to = stages_ + asked_slot_ * kStageBytes + lane * kColumnBytes;
-            copy_ahead(to, weight + column * size.depth + begin, num_bytes, words_ + asked_slot_);
+            copy_ahead(to, weight + int64_t{column + lane} * size.depth + begin, num_bytes,
+                       words_ + asked_slot_);
         }
         if (++asked_slot_ == p_.plan.num_stages) asked_slot_ = 0;
         if (++asked_.group < size.num_groups) return;

@@ -218,8 +218,7 @@ def shape_of(backend: Backend, stack: Stack) -> LayersShape | None:
 def _output_parts(stack: Stack, output: Any) -> OutputParts | None:
     """Return an output layer and the norm before, or None: a launch does not take them.
 
-    It takes a plain layer without an activation whose number of columns is a multiple of 8, behind one layer
-    norm or none.
+    It takes a plain layer without an activation, behind one layer norm or none.
     """
     norms = [stack.layers[-1].inner_norms.behind, stack.final_norm]
     found = [norm for norm in norms if norm is not None]
@@ -234,9 +233,7 @@ def _output_parts(stack: Stack, output: Any) -> OutputParts | None:
     parts = [part for part in (*norm, output.weight, output.bias) if part is not None]
     is_whole = all(_is_whole(part, stack.position_table.dtype) for part in parts)
     has_shift = not found or norm[1] is not None
-    if not is_whole or not has_shift or output.weight.shape[0] % LINES:
-        return None
-    return *norm, output.weight, output.bias
+    return (*norm, output.weight, output.bias) if is_whole and has_shift else None
 
 
 def _is_plain(layer: Layer) -> bool:
