@@ -302,7 +302,7 @@ $(VENV)/.stamp-tools: $(VENV)/.stamp-torch
 	@touch $@
 
 $(BUILT): $(VENV)/.stamp-tools pyproject.toml $(wildcard packages/*/pyproject.toml) $(wildcard setup.py) $(SOURCES)
-	@echo "[4/4] compiling the C++ kernels and installing pybeam (about a minute)"
+	@echo "[4/4] compiling the C++ kernels and installing pybeam (one to four minutes)"
 	@$(PIP) -e ".[$(EXTRAS)]" --no-build-isolation
 	@$(PIP) -e packages/client -e packages/examples --no-build-isolation
 	@$(BIN)/pybeam info
