@@ -124,10 +124,10 @@ def transcribe(**values: Any) -> int:
     if not values["names"] and len(values["input_paths"]) == 1:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
+        values["model_dirs"] = model_folders(values["model_dirs"], values["revision"])
         if whisper.live is None:
             _check_names(values["names"])
             values["names"] = _with_stdin(values["names"], stack)
-        values["model_dirs"] = model_folders(values["model_dirs"], values["revision"])
         values["revision"] = None
         reason = _needs_hypotheses(values, whisper)
         is_ctc = _is_ctc(values["model_dirs"][0])

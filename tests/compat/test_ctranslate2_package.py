@@ -18,7 +18,8 @@ from support.tiny_models import save_tiny_model
 
 theirs = pytest.importorskip("ctranslate2")
 
-SOURCES = [["t5", "t6", "t7", "</s>"], ["t20"], ["t9", "t10", "</s>"], ["t30"] * 6]
+# no token six times: hypotheses that tie at the edge of a beam differ from CPU to CPU
+SOURCES = [["t5", "t6", "t7", "</s>"], ["t20"], ["t9", "t10", "</s>"], ["t30", "t8", "t21"] * 2]
 PREFIXES = [["t12", "t5"], None, ["t7"], []]
 CLOSE = 2e-4
 LENGTHS = dict(max_decoding_length=12, min_decoding_length=2)
