@@ -145,6 +145,32 @@ def test_as_one_operator_after_another(kind, tmp_path, operators):
     assert len(operators.num_rows) == stats.steps
 
 
+ALGORITHMS = {
+    "greedy": pybeam.greedy(max_length=6),
+    "variable": pybeam.variable_beam(3, relative_threshold=0.2, max_length=6),
+    "optimal": pybeam.optimal_beam(3, max_length=6),
+    "sample": pybeam.sample(seed=3, max_length=6),
+    "stochastic": pybeam.stochastic_beam(3, seed=3, max_length=6),
+    "jacobi": pybeam.jacobi(length=4, max_length=6),
+    "diverse": pybeam.diverse(pybeam.fixed_beam(4, max_length=6), 2, 0.5),
+}
+
+
+@pytest.mark.thinned(most=3)
+@pytest.mark.parametrize("schedule", [pybeam.Batch(2), pybeam.Streaming(9)], ids=str)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_searches(name, schedule, tmp_path, operators):
+    """Each search with each schedule, and a prefix, has the results of one operator after another."""
+    save_tiny_model(tmp_path, "m2m_100", **SIZES)
+    model = load_model(tmp_path, device="cpu")
+    requests = [[5, 7, 9], pybeam.Request([6, 8], prefix=[9, 5, 7]), [7, 7, 5, 6, 8]]
+    given = schedule, requests
+    expected, _ = run(Workspace(model, ALGORITHMS[name], REFERENCE), *given)
+    results, _ = run(Workspace(model, ALGORITHMS[name], on_a_gpu()), *given)
+    assert operators.num_rows
+    assert_alike(results, expected)
+
+
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_searches_take_the_kernel(kind, tmp_path, monkeypatch):
