@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
-import torch
 
 pytest.importorskip("triton", reason="nvdisasm comes with triton")
 pytest.importorskip("tabulate")
 
 from benchmarks.gpu import layers_time
 from benchmarks.gpu.count_kernels import MULTIPROCESSORS
-from support.decoder_layers import LayersShape, layers_case
+from support.decoder_layers import LayersShape
 from support.resident_layers import Resident, compiled
 
 # µs of a step of one beam of 5
@@ -39,9 +38,6 @@ def test_parts_of_a_kernel_are_found_by_name():
 
 @pytest.mark.parametrize("width", [256, 512, 1024])
 def test_stages_of_a_ring(width):
-    library = compiled()
-    case = layers_case(LayersShape(width, 4 * width), 1, [5], [5], [1], num_logits=8000)
-    plan = Resident(library, MULTIPROCESSORS).plan(case)
+    plan = Resident(compiled(), MULTIPROCESSORS).plan(LayersShape(width, 4 * width), 6, 5, 8000)
     packs = layers_time.packs_of(width)
     assert plan is not None and (plan[1], plan[4]) == (packs, layers_time.RING_STAGES[packs])
-    assert case.states.dtype == torch.bfloat16

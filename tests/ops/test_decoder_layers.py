@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 
@@ -169,7 +167,7 @@ def test_rows_do_not_depend_on_each_other(library):
     ids=str,
 )
 def test_takes(library, shape, num_layers, num_rows, num_blocks):
-    assert plan_of(library, shape, num_layers, num_rows, num_blocks) is not None
+    assert Resident(library, num_blocks).plan(shape, num_layers, num_rows) is not None
 
 
 @pytest.mark.parametrize(
@@ -185,14 +183,4 @@ def test_takes(library, shape, num_layers, num_rows, num_blocks):
     ids=str,
 )
 def test_takes_not(library, shape, num_layers, num_rows, num_blocks):
-    assert plan_of(library, shape, num_layers, num_rows, num_blocks) is None
-
-
-def plan_of(
-    library, shape: LayersShape, num_layers: int, num_rows: int, num_blocks: int
-) -> Sequence[int] | None:
-    case = layers_case(shape, 1, [num_rows], [num_rows], [1])
-    case.products *= num_layers
-    case.own_pools *= num_layers
-    case.source_pools *= num_layers
-    return Resident(library, num_blocks).plan(case)
+    assert Resident(library, num_blocks).plan(shape, num_layers, num_rows) is None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from support.compiled import library as compiled_library
-from support.decoder_layers import LayersCase, given
+from support.decoder_layers import LayersCase, LayersShape, given
 from support.paths import ROOT
 
 SOURCE = ROOT / "tests" / "ops" / "cuda_resident" / "layers.cpp"
@@ -57,9 +57,19 @@ class Resident:
     def __init__(self, library: ctypes.CDLL, num_blocks: int, shared_bytes: int = 232448) -> None:
         self._library, self._num_blocks, self._shared_bytes = library, num_blocks, shared_bytes
 
-    def plan(self, case: LayersCase) -> list[int] | None:
+    def plan(
+        self, shape: LayersShape, num_layers: int, num_rows: int, num_logits: int = 0
+    ) -> list[int] | None:
         """How a launch would be divided; None: the layers are not for it."""
-        params = self._params(*given(case))
+        params = _Params(
+            num_logits=num_logits,
+            num_layers=num_layers,
+            place_rows=-(-num_rows // 8) * 8,
+            width=shape.width,
+            inner_width=shape.inner_width,
+            num_heads=shape.num_heads,
+        )
+        self._library.plan_on_cpu(ctypes.byref(params), self._num_blocks, self._shared_bytes)
         return list(params.plan) if params.plan[0] else None
 
     def __call__(self, case: LayersCase, seed: int = 0) -> Tensor:
