@@ -20,7 +20,7 @@ MAX_ALPHA = 10
 class Scoring:
     """``final_score = score / ((offset + n) / scale)**alpha + reward * min(ratio * |x|, n)``.
 
-    n is the number of generated tokens, EOS included, and |x| that of source ids. `raw`, `power`, `gnmt` and
+    n is the number of generated tokens, EOS included, ``|x|`` that of source ids. `raw`, `power`, `gnmt` and
     `reward` build cases of it. Kernels take these numbers as data.
 
     With `coverage`, for models that have attention,
@@ -143,6 +143,6 @@ def gnmt(alpha: float, coverage: float = 0.0) -> Scoring:
 def reward(r: float, ratio: float | None = None) -> Scoring:
     """``final_score = score + r * min(ratio * |x|, n)``, or ``score + r * n`` without ratio.
 
-    n counts EOS, and |x| source ids. See Huang, Zhao and Ma 2017, equation 4.
+    n counts EOS, and ``|x|`` source ids. See Huang, Zhao and Ma 2017, equation 4.
     """
     return Scoring(reward=r, ratio=ratio)
