@@ -54,6 +54,7 @@ def test_a_closed_stderr_changes_no_output(source, tmp_path, monkeypatch):
     output = tmp_path / "out.txt"
     command = ["translate", "--model", str(MODEL), "--input", source, "--output", str(output)]
     assert main(command) == 0
+    sys.stderr.close()
     assert output.read_text("utf-8").count("\n") == 1
 
 
