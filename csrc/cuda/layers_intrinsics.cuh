@@ -23,12 +23,6 @@ __device__ inline uint4 load_relaxed(const uint4* address) {
     return x;
 }
 
-__device__ inline uint32_t load_relaxed(const uint32_t* address) {
-    uint32_t x;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
-    return x;
-}
-
 __device__ inline void store_relaxed(uint32_t* address, uint32_t x) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
 }
