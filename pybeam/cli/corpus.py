@@ -25,6 +25,7 @@ from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
 from pybeam.corpus.executors import Plan, Processes, best_plan
 from pybeam.corpus.run import Listener, Summary
 from pybeam.platforms.system import can_fork, usable_cores
+from pybeam.text.counts import counted
 
 # options that change no result, or that the manifest knows from elsewhere
 UNCOMPARED = {
@@ -116,7 +117,8 @@ class Progress(Listener):
 
     def going_on(self, num_parts: int, num_lines: int) -> None:
         if not self._is_quiet:
-            self.note(f"going on behind {num_parts:,} parts ({num_lines:,} {self._item}s)")
+            lines = counted(num_lines, self._item)
+            self.note(f"going on behind {counted(num_parts, 'part')} ({lines})")
 
     def finished(self, part: FinishedPart, share: float) -> None:
         self._num_lines += part.counts.lines
@@ -128,7 +130,8 @@ class Progress(Listener):
         self._said = now
         seconds = max(now - self._start, 1e-9)
         self.say(
-            f"part {part.index}: {self._num_lines:,} {self._item}s, {self._num_tokens:,} tokens, "
+            f"part {part.index}: {counted(self._num_lines, self._item)}, "
+            f"{counted(self._num_tokens, 'token')}, "
             f"{self._num_lines / seconds:.1f} {self._item}s/s, {self._left(seconds)} left "
             f"({self._share:.0%})",
             is_last=False,
@@ -143,16 +146,19 @@ class Progress(Listener):
                 f"{name} {num:,}" for name, num in counts.stop_reasons.most_common()
             )
             self.say(
-                f"{counts.lines:,} {self._item}s in {seconds:.1f} s ({counts.lines / seconds:.1f} "
-                f"{self._item}s/s); {counts.tokens:,} tokens, {counts.steps:,} steps, "
-                f"{counts.expansions:,} expansions\nstopped by: {reasons or 'nothing to do'}\n"
-                f"the folder has {summary.num_parts:,} parts, {summary.num_lines:,} {self._item}s",
+                f"{counted(counts.lines, self._item)} in {seconds:.1f} s "
+                f"({counts.lines / seconds:.1f} {self._item}s/s); {counted(counts.tokens, 'token')}, "
+                f"{counted(counts.steps, 'step')}, {counted(counts.expansions, 'expansion')}\n"
+                f"stopped by: {reasons or 'nothing to do'}\nthe folder has "
+                f"{counted(summary.num_parts, 'part')}, {counted(summary.num_lines, self._item)}",
                 is_last=True,
             )
         if summary.num_failed:
-            self.note(f"{summary.num_failed:,} {self._item}s failed; errors.jsonl says why")
+            failed = counted(summary.num_failed, self._item)
+            self.note(f"{failed} failed; errors.jsonl says why")
         if counts.warned:
-            self.note(f"{counts.warned:,} {self._item}s have warnings in errors.jsonl")
+            have = "has" if counts.warned == 1 else "have"
+            self.note(f"{counted(counts.warned, self._item)} {have} warnings in errors.jsonl")
 
     def say(self, text: str, *, is_last: bool) -> None:
         """Write to stderr. On a terminal the next text takes the place of one that is not the last."""

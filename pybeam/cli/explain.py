@@ -16,6 +16,7 @@ from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.options.files import ModelOptions, OneModel
 from pybeam.cli.options.search import SECTIONS
 from pybeam.cli.options.sections import SectionCommand
+from pybeam.text.counts import counted
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def explain(text: str, **values: Any) -> int:
     with as_failures():
         path = found.save(output.output_path)
     click.echo(
-        f"{path}: {len(found.nodes)} candidates in {found.num_steps} steps, stopped by "
-        f"{found.stop_reason}"
+        f"{path}: {counted(len(found.nodes), 'candidate')} in {counted(found.num_steps, 'step')}, "
+        f"stopped by {found.stop_reason}"
     )
     return 0

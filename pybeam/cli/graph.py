@@ -14,6 +14,7 @@ from pybeam.cli.options.declare import option, section
 from pybeam.cli.options.errors import as_failures
 from pybeam.cli.options.files import ModelOptions, OneModel
 from pybeam.cli.options.sections import SectionCommand
+from pybeam.text.counts import counted
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def graph(
         path = found.save(output_path)
     num_parallel = sum(found.in_parallel)
     click.echo(
-        f"{path}: {len(found.tokens)} tokens in {found.num_iterations} iterations, "
+        f"{path}: {counted(len(found.tokens), 'token')} in "
+        f"{counted(found.num_iterations, 'iteration')}, "
         f"{num_parallel} of them without waiting for the token before"
     )
     return 0

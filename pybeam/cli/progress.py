@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pybeam.cli.options.errors import reason_of
+from pybeam.text.counts import counted
 
 if TYPE_CHECKING:
     from pybeam.corpus.worker import Answer
@@ -86,9 +87,9 @@ class LineProgress(Progress):
         per_step = self._num_expansions / max(self.num_steps, 1)
         reasons = ", ".join(f"{name} {num:,}" for name, num in self._stop_reasons.most_common())
         return (
-            f"{num_lines:,} {self.item}s in {seconds:.1f} s "
+            f"{counted(num_lines, self.item)} in {seconds:.1f} s "
             f"({num_lines / seconds:.1f} {self.item}s/s); "
-            f"{self.num_steps:,} steps, {self._num_expansions:,} expansions "
+            f"{counted(self.num_steps, 'step')}, {counted(self._num_expansions, 'expansion')} "
             f"({per_step:.1f} per step)\nstopped by: {reasons or 'nothing to do'}"
         )
 
@@ -121,10 +122,11 @@ class SoundProgress(Progress):
         """Say what was done, and what was not."""
         self.close()
         if is_interrupted:
-            self.warn(f"interrupted; {self._num_left:,} files are not finished")
+            are = "is" if self._num_left == 1 else "are"
+            self.warn(f"interrupted; {counted(self._num_left, 'file')} {are} not finished")
         self.summarise()
 
     def _summary(self, seconds: float) -> str:
         sound, num_done = sum(self._position.values()), self._num_files - self._num_left
         factor = f"; real-time factor {seconds / sound:.3f}" if sound else ""
-        return f"{num_done:,} files, {sound:,.1f} s of sound in {seconds:.1f} s{factor}"
+        return f"{counted(num_done, 'file')}, {sound:,.1f} s of sound in {seconds:.1f} s{factor}"

@@ -15,6 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pybeam.text.counts import counted
+
 FORMATS = (".html", ".png", ".svg", ".json")
 BLUE, ORANGE, GREY, INK = "#4393c3", "#e08214", "#8a8a8a", "#333333"
 # how strong the colour of a cell is, at a probability of 0 and of 1
@@ -106,12 +108,13 @@ class DecodingGraph:
 
     def to_html(self) -> str:
         """An HTML page without outside files: hover for details, move the slider through the iterations."""
+        shown = escape(" ".join(self.labels))
         return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Decoding graph</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{PAGE_STYLE}</style></head><body>
 <h1>What was decoded in parallel</h1>
-<p>{len(self.tokens)} tokens in {self.num_iterations} iterations: {escape(" ".join(self.labels))}</p>
+<p>{counted(len(self.tokens), "token")} in {counted(self.num_iterations, "iteration")}: {shown}</p>
 <p>Below, a row per iteration: a cell is coloured where the token was already the output's, the stronger
 the more probable; <b class="orange">orange</b> where it became so without waiting for the token before
 it, <b class="blue">blue</b> elsewhere. Above, what each token waited for. Between them, the tokens

@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pybeam.decoder import Decoder
 from pybeam.engine.stats import Stats
 from pybeam.inspect.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
+from pybeam.text.counts import counted
 
 NUM_COMPUTATIONS = 12
 # names of C++ templates have hundreds of letters
@@ -230,8 +231,9 @@ def as_text(numbers: dict[str, Any]) -> str:
 
 def heading(run: dict[str, Any], steps: int, *more: str) -> str:
     """Say what was decoded, and how often."""
-    parts = ", ".join([f"{run['sources']} sources", f"{steps} steps", *more])
-    return f"{run['model']}, {run['threads']} threads\n{parts}; fastest of {run['repeats']} runs"
+    parts = ", ".join([counted(run["sources"], "source"), counted(steps, "step"), *more])
+    threads, runs = counted(run["threads"], "thread"), counted(run["repeats"], "run")
+    return f"{run['model']}, {threads}\n{parts}; fastest of {runs}"
 
 
 def percent(share: float) -> str:

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pybeam.text.counts import counted
 from pybeam.text.json_numbers import without_infinity
 
 # the parent of what follows the prefix
@@ -136,8 +137,8 @@ class SearchTree:
     def __repr__(self) -> str:
         dropped = ", ".join(f"{name} {num}" for name, num in self.fates().most_common())
         return (
-            f"SearchTree({self.num_steps} steps, {self.expansions} expansions, stopped by "
-            f"{self.stop_reason!r}; {dropped})"
+            f"SearchTree({counted(self.num_steps, 'step')}, {counted(self.expansions, 'expansion')}, "
+            f"stopped by {self.stop_reason!r}; {dropped})"
         )
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from pybeam.server.errors import APIError
 from pybeam.server.settings import KeyLimits
+from pybeam.text.counts import counted
 
 MINUTE, DAY = 60.0, 86400.0
 UNITS = ("requests", "tokens", "audio_seconds")
@@ -119,10 +120,11 @@ class Allowance:
         ]
         if waits:
             seconds, name, meter = max(waits, key=itemgetter(0))
-            name = name.replace("audio_seconds", "seconds of sound")
+            unit = name.removeprefix("audio_").removesuffix("s")
+            most = counted(meter.most, unit) + (" of sound" if name == "audio_seconds" else "")
             raise APIError(
                 429,
-                f"this key may use {meter.most} {name} in a {meter.period}, and has used them",
+                f"this key may use {most} in a {meter.period}, and has used them",
                 code="rate_limit_exceeded",
                 retry_after=seconds,
             )

@@ -26,6 +26,7 @@ from pybeam.serving.engine_thread import EngineThread
 from pybeam.serving.fork_server import ForkServer
 from pybeam.serving.forked_decoder import ForkedDecoder
 from pybeam.serving.model_queue import ModelQueue
+from pybeam.text.counts import counted
 
 log = logging.getLogger("pybeam.serving")
 
@@ -68,8 +69,9 @@ class EngineGroup:
 
     def __repr__(self) -> str:
         queue = self.queue
+        engines = counted(len(self._engines), "engine")
         counts = f"{len(queue.taken)} taken, {len(queue.waiting)} wait"
-        return f"EngineGroup({self.decoder!r}, {len(self._engines)} engines, {counts})"
+        return f"EngineGroup({self.decoder!r}, {engines}, {counts})"
 
     def warm_up(self) -> None:
         """Let every engine decode some requests, before it is started. If that fails, nothing is left."""

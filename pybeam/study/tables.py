@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybeam.study.metrics import INSTALL, Measure
+from pybeam.text.counts import counted
 from pybeam.text.json_numbers import without_infinity
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         num = len(self.best)
-        notes = [f"{num:,} sources"]
+        notes = [counted(num, "source")]
         if self.samples:
             notes[0] += (
                 f"; ±: half of what holds 95 % of {self.samples:,} samples of them; "
@@ -146,7 +147,7 @@ class Comparison:
                 "search errors: in per cent, against outputs that are proven to be the best"
             )
         else:
-            told = "" if self.proven is None else f"; proven of {self.proven:,} sources"
+            told = "" if self.proven is None else f"; proven of {counted(self.proven, 'source')}"
             notes.append(
                 f"search errors: in per cent, at least, against the best output known{told}"
             )

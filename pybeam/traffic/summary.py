@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pybeam.text.counts import counted
 from pybeam.traffic.clients import Answer
 from pybeam.traffic.loops import Window
 
@@ -124,7 +125,7 @@ def as_text(numbers: dict[str, Any]) -> str:
 
 
 def _lines(numbers: dict[str, Any]) -> Iterator[str]:
-    yield f"{numbers['requests']:,} requests in {numbers['seconds']:.1f} s"
+    yield f"{counted(numbers['requests'], 'request')} in {numbers['seconds']:.1f} s"
     yield f"answers/s       {numbers['answers_per_second']:10,.1f}"
     deadline = f"within {numbers['deadline_ms']:,.0f} ms"
     yield f"goodput/s       {numbers['goodput_per_second']:10,.1f}   {deadline}"

@@ -67,7 +67,7 @@ def test_a_line_that_is_too_long_keeps_its_place(run, tmp_path, expected, monkey
     path.write_text("\n".join([*LINES[:2], "largo" * 100, LINES[2]]), "utf-8")
     code, files, said = run("translate", "--input", str(path), *options)
     assert (code, text(files)) == (0, [*expected[:2], "", expected[2]])
-    assert said == "pybeam: 1 lines failed; errors.jsonl says why\n"
+    assert said == "pybeam: 1 line failed; errors.jsonl says why\n"
     problem = json.loads(files["errors.jsonl"])
     assert problem["line"] == 3 and "found 500; is this text?" in problem["error"]
     (tmp_path / "out" / "part-00001.txt").unlink()  # the run goes on behind the first part
@@ -93,7 +93,7 @@ def test_json_lines_in_and_out(run, tmp_path, expected):
     assert [record["hypotheses"][0]["text"] for record in records[:2]] == expected[:2]
     assert records[2]["error"] == "the JSON object has no field 'es'"
     assert json.loads(files["errors.jsonl"]) == {"line": 3, "error": records[2]["error"]}
-    assert said == "pybeam: 1 lines failed; errors.jsonl says why\n"
+    assert said == "pybeam: 1 line failed; errors.jsonl says why\n"
     code, _, said = run("translate", "--input", str(path), "--column=en", *options[2:])
     assert code == 1 and "--column was es and is en" in said
 

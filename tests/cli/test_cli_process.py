@@ -78,7 +78,7 @@ def test_interrupt_writes_what_is_finished(expected):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 130
         errors = process.stderr.read().decode()
-        assert "1 lines in" in errors and "Traceback" not in errors
+        assert "1 line in" in errors and "Traceback" not in errors
 
 
 def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
@@ -221,4 +221,4 @@ def test_triton_runs_in_its_interpreter_as_info_advises(tmp_path):
     assert "set TRITON_INTERPRET=1" in python(*command).stderr
     process = python(*command, TRITON_INTERPRET="1")
     assert process.returncode == 0, process.stderr
-    assert "1 sources, 2 steps" in process.stdout
+    assert "1 source, 2 steps" in process.stdout

@@ -206,7 +206,7 @@ def test_a_bad_file_fails_alone(transcribe, sounds, tmp_path):
     assert "error: file 3: " in errors and "none.wav" in errors
     code, _, errors = transcribe(*files, "--format=srt", f"--output-dir={tmp_path / 'out'}")
     assert code == 1 and [path.name for path in (tmp_path / "out").iterdir()] == ["long.srt"]
-    assert "1 files, 2.8 s of sound in" in errors and "real-time factor" in errors
+    assert "1 file, 2.8 s of sound in" in errors and "real-time factor" in errors
 
 
 @pytest.mark.parametrize(
@@ -288,4 +288,4 @@ def test_an_interrupt_keeps_what_is_finished(transcribe, sounds, tmp_path, monke
     out = tmp_path / "out"
     code, _, errors = transcribe(*sounds, "--format=srt", f"--output-dir={out}")
     assert code == 130 and "interrupted; 2 files are not finished" in errors
-    assert len(list(out.iterdir())) == 1 and "1 files, " in errors
+    assert len(list(out.iterdir())) == 1 and "1 file, " in errors

@@ -28,7 +28,7 @@ def source(tmp_path_factory):
 def expected(source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     code, said = run(command(source, folder / "out"), folder / "log")
-    assert (code, said) == (0, "pybeam: 1 lines failed; errors.jsonl says why\n")
+    assert (code, said) == (0, "pybeam: 1 line failed; errors.jsonl says why\n")
     return contents(folder / "out")
 
 

@@ -107,7 +107,7 @@ def test_requests_beyond_a_limit_get_429_with_the_headers_of_openai(keys):
         body = {"q": LINES[0], "source": "es", "target": "en", "api_key": "key of b"}
         answers = [await http.post("/translate", json=body) for _ in range(2)]
         assert [one.status_code for one in answers] == [200, 429]
-        assert "1 requests in a day" in answers[1].json()["error"]
+        assert "1 request in a day" in answers[1].json()["error"]
         assert answers[1].headers["x-ratelimit-limit-requests"] == "1"
         # whoever has no limits has no such headers
         free = await asked(http, "c")
@@ -269,7 +269,7 @@ def test_a_file_that_is_refused_changes_no_limits(keys, tmp_path):
     with pytest.raises(ValueError, match="are the same"):
         found.reload()
     found.admit({"path": "/"}, b"key of a")
-    with pytest.raises(APIError, match="1 requests in a day"):
+    with pytest.raises(APIError, match="1 request in a day"):
         found.admit({"path": "/"}, b"key of a")
 
 

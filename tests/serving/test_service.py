@@ -33,7 +33,7 @@ def test_futures(service):
 
 def test_it_says_what_it_is_and_does(service):
     own = decoder()
-    expected = f"'default': EngineGroup({own!r}, 1 engines, 0 taken, 0 wait)"
+    expected = f"'default': EngineGroup({own!r}, 1 engine, 0 taken, 0 wait)"
     service.submit(REQUESTS[0]).result(WAIT_SECONDS)
     assert repr(service) == f"Service(running, {{{expected}}})"
     assert repr(pybeam.Service(own)) == f"Service(new, {{{expected}}})"
