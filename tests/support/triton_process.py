@@ -21,6 +21,7 @@ It gets bfloat16 arithmetic wrong; a kernel must convert to float32 right after 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import random
@@ -90,8 +91,21 @@ def shuffle_programs() -> None:
 
 
 def hasten_interpreter() -> None:
-    """Save two thirds of the interpreter's time."""
+    """Save five sixths of the interpreter's time."""
+    from triton.language import core
     from triton.runtime import interpreter
+
+    # it looks whether integers overflow, and drops what it has found unless kernels are debugged
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+    # each shape is a tuple, and nobody reads the names of its type
+    def begin_without_name(self, types, fields=None) -> None:
+        self.types, self.fields = types, fields or [""] * len(types)
+
+    core.tuple_type.__init__ = begin_without_name
+    core.tuple_type.name = property(lambda self: ", ".join(map(str, self.types)))
+    interpreter._get_np_dtype = once_per_name(interpreter._get_np_dtype)
 
     patched = set()
 
@@ -103,6 +117,19 @@ def hasten_interpreter() -> None:
         return function.rewrite()(*arguments, **named)
 
     interpreter.InterpretedFunction.__call__ = call
+
+
+def once_per_name(numpy_type):
+    """The function, which is asked once for all blocks of an element type."""
+    known: dict[str, np.dtype] = {}
+
+    def known_type(of) -> np.dtype:
+        name = of.scalar.name
+        if name not in known:
+            known[name] = numpy_type(of)
+        return known[name]
+
+    return known_type
 
 
 def launch_one_at_a_time() -> None:
