@@ -1,7 +1,8 @@
 """`perturb` and `restore_log_probs`: samples without replacement, as `pybeam.processors.gumbel` defines them.
 
-Two launches perturb: the first finds each slice's largest number, the second those numbers that rank. Noise
-is float64, because its upper tail needs 31 bits.
+Two launches perturb: the first finds each slice's largest number, the second those numbers that rank. Both
+compute in float64: the upper tail of the noise needs 31 bits, and of the difference of two numbers that are
+nearly the largest, whose logarithm is in the score, float32 would leave few digits.
 """
 
 from __future__ import annotations
