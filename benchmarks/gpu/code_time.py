@@ -39,7 +39,7 @@ from benchmarks.gpu.sass import Instruction, Times
 from benchmarks.journal import RESULTS, Journal, results_folder
 from benchmarks.tools.data import ROOT
 from pybeam.backends import triton as triton_backend
-from pybeam.engine.live_sources import bucket
+from pybeam.engine.buckets import bucket
 from pybeam.inspect.gpu_kernels import role_of
 from tests.support import aot
 

@@ -23,7 +23,7 @@ from benchmarks.gpu.count_kernels import MULTIPROCESSORS
 from benchmarks.gpu.sass import Instruction
 from benchmarks.tools.data import ROOT
 from pybeam.contracts import Finishing, SelectOptions
-from pybeam.engine.live_sources import bucket
+from pybeam.engine.buckets import bucket
 
 SOURCE = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-w", "-O0", "--coverage", "-U_FORTIFY_SOURCE")

@@ -20,7 +20,7 @@ from itertools import product
 
 from benchmarks.gpu.roles import START_US
 from benchmarks.journal import RESULTS, Journal, results_folder
-from pybeam.engine.live_sources import bucket
+from pybeam.engine.buckets import bucket
 from pybeam.inspect import work
 from pybeam.inspect.gpu_kernels import ROLES, role_of
 from pybeam.inspect.work import (

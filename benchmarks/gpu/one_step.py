@@ -9,9 +9,9 @@ import torch
 from pybeam.backends import Backend
 from pybeam.backends.arrays import NULL_SLOT, PlanRules
 from pybeam.backends.transfer import to_device
+from pybeam.engine.buckets import bucket
 from pybeam.engine.cuda_graphs import NUM_COUNTERS
 from pybeam.engine.engine import Engine, StreamOptions
-from pybeam.engine.live_sources import bucket
 from pybeam.engine.schedule import Choose, Fifo, Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.stats import Stats

@@ -14,7 +14,7 @@ from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, same, times
 from pybeam import backends
 from pybeam.contracts import Finishing, SelectOptions, Survivors
-from pybeam.engine.live_sources import bucket
+from pybeam.engine.buckets import bucket
 
 # beams, width, vocabulary, candidates of a row (None: no limit), entries that have a row (None: all)
 EARLY = [(64, 5, 42000, 5, None), (1, 5, 42000, 5, None), (64, 5, 8000, 5, None)]

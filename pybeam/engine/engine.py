@@ -166,9 +166,12 @@ class Engine:
             run = self._steps if self._graphs is None else self._captured
             every, least = self._wants.reports_every
             every = 1 if len(self._live.slots) < least or self._live.num_watched else every
-            plan = self._plan(every)
+            # the start token counts as a step, and so does the step after these
+            length = self._live.max_tokens(self.stats.steps, every + 1)
+            self._work.room.for_steps(every, len(self._live.slots), length, self._live)
+            self.stats.pages = self._work.tree.num_total_pages
             for _ in range(every):
-                num, report = run(plan)
+                num, report = run(self._plan())
                 self.stats.steps += num
             if num > 1:
                 # of which room was asked for the first one alone
@@ -182,18 +185,15 @@ class Engine:
             report = self._work.state.report(self._live.slot)
         self._read_later(report, errors)
 
-    def _plan(self, num: int) -> StepPlan:
-        """Make room for so many steps, and say which ones."""
-        live, room, steps = self._live, self._work.room, self.stats.steps
-        # the start token counts as a step, and so does the step after these
-        room.for_steps(num, len(live.slots), live.max_tokens(steps, num + 1), live)
-        self.stats.pages = self._work.tree.num_total_pages
-        limit = live.row_limit() if self._wants.reads_late else None
+    def _plan(self) -> StepPlan:
+        """Say which step comes next."""
+        live, steps = self._live, self.stats.steps
+        limit = live.row_limit(steps, not self._waits) if self._wants.reads_late else None
         if limit is None and self._moves_all:
             return live.plan(steps, self._work.state.prefix_reach)
         pads = self._graphs is not None
         slot = live.padded_slot(self._work.padded_sources(len(live.slots))) if pads else live.slot
-        return StepPlan(slot, limit, live.max_tokens(steps, num))
+        return StepPlan(slot, limit, live.max_tokens(steps, 1))
 
     def _captured(self, plan: StepPlan) -> tuple[int, Tensor]:
         """Do what `_steps` does, by a graph if there is one. Its kernels are compiled before that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -14,9 +15,6 @@ from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
 from pybeam.state.report import column
 from pybeam.state.step import StepPlan
-
-# of matrix products
-TILE_ROWS = 64
 
 REASON, NUM_ROWS, EXPANSIONS = column("reason"), column("num_rows"), column("expansions")
 
@@ -65,7 +63,7 @@ class LiveSources:
         # by slot, the most rows and `Algorithm.growth`, and the rows that there may be after a step
         self._growth_of: list[tuple[int, int]] = []
         self._expected_of: list[int] = []
-        self._num_expected = 0
+        self._num_expected = self._limit = 0
         self._slot: Tensor | None = None
         self._padded: Tensor | None = None
         self._most_rows, self._longest = RunningMax(), RunningMax()
@@ -210,10 +208,20 @@ class LiveSources:
         # the start token counts as a step
         return length // per_step - self._most_before(step) - 1
 
-    def row_limit(self) -> int:
-        """Return how many rows a step has room for if the host reads late. Beams rarely need more."""
+    def row_limit(self, step: int, is_last: bool) -> int:
+        """Return how many rows that step has room for if the host reads late. Beams rarely need more.
+
+        `is_last`: no other source will come.
+        """
+        from pybeam.engine.buckets import bucket, last_bucket
+
+        # a beam grows when it has moved
+        new = takewhile(lambda source: source.opened == step, reversed(self._by_slot.values()))
+        missing = sum(self._expected_of[own.slot] - self._rows_of[own.slot] for own in new)
         # the widest beam must fit, because it would wait for ever otherwise
-        return bucket(max(self._num_expected, self._most_rows.number or 0))
+        most = max(self._num_expected - missing, self._most_rows.number or 0)
+        self._limit = last_bucket(most, self._limit) if is_last else bucket(most)
+        return self._limit
 
     def _age(self, step: int) -> int:
         oldest = next(iter(self), None)
@@ -226,14 +234,3 @@ class LiveSources:
     def _changed(self) -> None:
         self.slots = tuple(self._by_slot)
         self._slot = self._padded = None
-
-
-def bucket(size: int) -> int:
-    """Return the smallest bucket that holds so many.
-
-    Few rows cost nearly the same, so there is one bucket between a power of two and the next, up to 128. From
-    there on buckets are multiples of a tile of rows, and from 2,048 on there are 16 for every power of two.
-    """
-    bits = (size - 1).bit_length()
-    step = min(1 << max(0, bits - 2), max(TILE_ROWS, 1 << max(0, bits - 5)))
-    return -(-size // step) * step

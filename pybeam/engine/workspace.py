@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pybeam.backends import Backend, poison
 from pybeam.contracts import PAGE_CELLS
-from pybeam.engine.live_sources import bucket
 from pybeam.engine.room import Room, Sizes
 from pybeam.engine.slots import Slots
 from pybeam.engine.source import Source
@@ -109,6 +108,8 @@ class Workspace:
 
         Empty slots cost little, so it follows the most that there have been, and not those that there are.
         """
+        from pybeam.engine.buckets import bucket
+
         self._most_sources = max(self._most_sources, num_sources)
         return bucket(self._most_sources)
 

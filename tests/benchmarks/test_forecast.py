@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import DTYPES, MACHINES, NETWORKS, SHAPES, Network, parts, rows_of
-from pybeam.engine.live_sources import bucket
+from pybeam.engine.buckets import bucket
 from pybeam.inspect.gpu_kernels import ROLES, role_of, short_name
 
 # kernels of a step in traces of an H200, operators of torch that launch them, and what they are for

@@ -12,8 +12,8 @@ import torch
 import pybeam
 from pybeam import backends, processors
 from pybeam.backends.waiting import HostReadGuard, NoWaiting, Waits
+from pybeam.engine.buckets import bucket, last_bucket
 from pybeam.engine.cuda_graphs import MAX_GRAPHS, StepGraphs, capture_between_steps
-from pybeam.engine.live_sources import bucket
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
@@ -269,9 +269,21 @@ def test_buckets_are_few_and_near():
     sizes = range(1, 5000)
     assert all(size <= bucket(size) < 1.5 * size for size in sizes)
     assert all(bucket(bucket(size)) == bucket(size) for size in sizes)
-    assert all(bucket(size) <= 17 / 16 * size + 1 for size in sizes if size > 1024)
+    assert all(bucket(size) < size + 16 for size in range(129, 512))
+    assert all(bucket(size) <= 17 / 16 * size + 1 for size in sizes if size > 256)
     assert [bucket(beams * 5) for beams in (64, 128, 256)] == [320, 640, 1280]
     assert len({bucket(size) for size in sizes}) <= MAX_GRAPHS
+
+
+def test_the_last_steps_of_a_stream_have_fewer_sizes():
+    """None of them is larger than the one before, and all are buckets."""
+    before, found = bucket(3200), []
+    for size in range(3200, 0, -1):
+        before = last_bucket(size, before)
+        assert size <= before < 1.5 * size + 1 and bucket(before) == before
+        found.append(before)
+    assert found == sorted(found, reverse=True)
+    assert sorted(set(found))[-8:] == [1024, 1280, 1536, 1792, 2048, 2560, 3072, 3200]
 
 
 def source_of(algorithm) -> Source:

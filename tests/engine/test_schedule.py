@@ -13,7 +13,8 @@ import torch
 import pybeam
 from pybeam.backends.arrays import INT_COLUMNS, NUM_REPORTED, RUNNING
 from pybeam.engine import own_plans
-from pybeam.engine.live_sources import LiveSources, RunningMax, bucket
+from pybeam.engine.buckets import bucket, last_bucket
+from pybeam.engine.live_sources import LiveSources, RunningMax
 from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
 from pybeam.models import FunctionModel
@@ -363,5 +364,10 @@ def test_what_is_live_is_what_has_come_and_not_gone():
         assert live.load(step) == load
         assert live.max_bytes == sum(100 + slot for slot in rows)
         assert live.slots == tuple(rows) and live.slot.tolist() == list(rows)
-        expected = [min(slot, (2 if slot % 2 else slot) * num) for slot, num in rows.items()]
-        assert live.row_limit() == bucket(max(sum(expected), *rows, 0, 0))
+        grown = {slot: min(slot, (2 if slot % 2 else slot) * num) for slot, num in rows.items()}
+        first = sum(rows[slot] if ages[slot] == step else num for slot, num in grown.items())
+        limit, widest = live.row_limit(step, is_last=False), max(rows, default=0)
+        assert limit == bucket(max(first, widest))
+        limits = [live.row_limit(step + 1, is_last) for is_last in (True, False)]
+        num = max(sum(grown.values()), widest)
+        assert limits == [last_bucket(num, limit), bucket(num)]
