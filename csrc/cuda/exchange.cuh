@@ -15,13 +15,9 @@ namespace pybeam::cuda {
 // Two numbers that are not there.
 constexpr uint32_t kAbsent = 0xffffffffu;
 
-// Whether one of the two numbers of a word is not there: whether a half of its complement is zero.
-__device__ inline uint32_t absence(uint32_t word) {
-    return (~word - 0x00010001u) & word & 0x80008000u;
-}
-
-__device__ inline bool is_absent(const Vector& v) {
-    return (absence(v.word[0]) | absence(v.word[1]) | absence(v.word[2]) | absence(v.word[3])) != 0;
+// `kAbsent` if a word is not there: numbers come in pairs, and no pair is above it.
+__device__ inline uint32_t absence(const Vector& v) {
+    return max(max(v.word[0], v.word[1]), max(v.word[2], v.word[3]));
 }
 
 __device__ inline Vector load_place(const uint16_t* place) {
@@ -38,7 +34,7 @@ __device__ void await(Vector (&numbers)[kNumber], PlaceOf place_of) {
         is_short = false;
 #pragma unroll
         for (int i = 0; i < kNumber; ++i) {
-            if (!is_absent(numbers[i])) continue;
+            if (absence(numbers[i]) != kAbsent) continue;
             numbers[i] = load_place(place_of(i));
             is_short = true;
         }

@@ -137,6 +137,7 @@ inline uint4 load_relaxed(const uint4* address) {
 }
 
 inline void store_relaxed(uint32_t* address, uint32_t x) {
+    cuda_resident::dawdle();
     __atomic_store_n(address, x, __ATOMIC_RELAXED);
     cuda_resident::note_progress();
 }

@@ -44,6 +44,13 @@ inline void note_progress() { ++progress; }
     if (_setjmp(current->state) == 0) _longjmp(scheduler, 1);
 }
 
+inline std::minstd_rand generator;
+
+// Others come first now and then, so that numbers reach their places in any order.
+inline void dawdle() {
+    while (generator() % 4 == 0) pause();
+}
+
 class Barrier {
   public:
     explicit Barrier(int expected) : expected_(expected) {}
@@ -87,6 +94,7 @@ inline void run_fiber() {
 template <class Begin, class Kernel>
 void run_all(int number, Begin begin, Kernel kernel, unsigned seed) {
     running = kernel;
+    generator.seed(seed);
     std::vector<int> order(number / kThreads);
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));

@@ -22,6 +22,7 @@ struct Self {
 inline thread_local Self own_self;
 inline Self& self() { return own_self; }
 inline void pause() { std::this_thread::yield(); }
+inline void dawdle() {}
 inline void note_progress() {}
 
 using Barrier = std::barrier<>;
