@@ -20,6 +20,15 @@ __device__ inline uint32_t absence(const Vector& v) {
     return max(max(v.word[0], v.word[1]), max(v.word[2], v.word[3]));
 }
 
+// Whether a word of these is not there, with one comparison.
+template <int kNumber>
+__device__ bool is_any_absent(const Vector (&numbers)[kNumber]) {
+    uint32_t most = 0;
+#pragma unroll
+    for (const Vector& v : numbers) most = max(most, absence(v));
+    return most == kAbsent;
+}
+
 __device__ inline Vector load_place(const uint16_t* place) {
     const uint4 x = load_relaxed(reinterpret_cast<const uint4*>(place));
     return {{x.x, x.y, x.z, x.w}};

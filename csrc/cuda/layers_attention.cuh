@@ -1,6 +1,7 @@
-// The attention of a layer: a block has up to eight rows of a source and one head, and warps have
-// 16 nodes each. A copy engine brings the keys and values that lie in cells before the block waits
-// for its queries.
+// The attention of a layer: a block has up to eight rows of a source and one head. A copy engine
+// brings the keys and values that lie in cells before the block waits for numbers of this step.
+// Four warps weigh 16 nodes each, and four fetch the values of this step; then each warp adds eight
+// columns of all nodes.
 #pragma once
 
 #include "layers_block.cuh"
@@ -25,8 +26,8 @@ class Attention {
         : p_(p),
           memory_(memory),
           nodes_(*memory.nodes),
-          sums_(*reinterpret_cast<AttentionSums*>(memory.partial)),
-          num_units_(*memory.num_tiles * p.num_heads) {}
+          num_units_(*memory.num_tiles * p.num_heads),
+          scale_(p.scale * kLog2E) {}
 
     // All threads meet here.
     __device__ void begin() {
@@ -47,20 +48,47 @@ class Attention {
     }
 
   private:
-    static constexpr int kNodes = 16;  // of a warp
+    static constexpr int kNodes = 16;  // of a chunk
     static constexpr int kKeyPacks = kHeadSize / kPack;
+    static constexpr int kHalves = 2;  // of a chunk, eight nodes each
+    static constexpr int kColumns = kHeadSize / kWarps;
+    static_assert(kColumns == 8 && kChunks == 4, "a warp adds 8 columns of 4 chunks");
     static constexpr float kLog2E = 1.44269504f;
+    // below every score, and a score that is minus infinity stays below it
+    static constexpr float kLeast = -3.40282347e38f;
 
-    // The state of the rows in a warp: peaks and totals of the two that its lanes have, and sums of
-    // all values, two numbers of each.
+    // A row in a lane: its highest score, the total of weights, and two weighted values.
     struct Sums {
-        float peak[2] = {kMinusInfinity, kMinusInfinity};
-        float total[2] = {0, 0};
-        float sum[kLines][2] = {};
+        float peak = kLeast, total = 0;
+        float sum[2] = {0, 0};
     };
 
-    struct Queries {
-        Vector pack[kKeyPacks];
+    // The factors of a lane, eight numbers of each pack: its row's query, and the keys of a node
+    // of each half of its warp's chunk. Those of this step come to places.
+    struct Operands {
+        bool awaits_query = false, awaits_key[kHalves] = {};
+        const uint16_t *query_place, *key_place[kHalves];
+        Vector query[kKeyPacks] = {}, key[kHalves][kKeyPacks];
+
+        __device__ void load() {
+            if (awaits_query) load(query, query_place);
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half) {
+                if (awaits_key[half]) load(key[half], key_place[half]);
+            }
+        }
+        __device__ bool is_short() const {
+            bool any = is_any_absent(query);
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half) {
+                any |= awaits_key[half] && is_any_absent(key[half]);
+            }
+            return any;
+        }
+        __device__ static void load(Vector (&packs)[kKeyPacks], const uint16_t* place) {
+#pragma unroll
+            for (int i = 0; i < kKeyPacks; ++i) packs[i] = load_place(place + i * kPack);
+        }
     };
 
     __device__ static int lane() { return threadIdx.x % kWarpSize; }
@@ -84,7 +112,8 @@ class Attention {
         return row - tile.row_end + length;
     }
 
-    // Lists the nodes of a unit from one on, unless they are listed. All layers have the same.
+    // Lists the nodes of a unit from one on, unless they are listed. All layers have the same. If
+    // others are listed, no thread attends over those any more when this ends.
     __device__ void list_nodes(AttentionKind kind, int unit, int first) {
         NodeList& list = nodes_.list[kind];
         const bool is_listed = list.unit == unit && list.first == first;
@@ -100,7 +129,7 @@ class Attention {
                              : seen.source_cell + int64_t{tile.slot} * seen.max_source_cells;
             const int cell = cells[node], row = tile.row_end - length + node;
             is_old = kind == kSource || row < tile.row_begin || seen.new_cell[row] != cell;
-            list.cell[i] = is_old ? cell : -1;
+            list.cell[i] = is_old ? cell : kOfRow;
             uint32_t lines = (1u << (tile.end - tile.begin)) - 1;
             if (kind == kOwn) {
                 const int64_t* mask =
@@ -113,72 +142,82 @@ class Attention {
             }
             list.lines[i] = static_cast<uint8_t>(lines);
         } else if (i < kListed) {
-            list.cell[i] = -1, list.lines[i] = 0;
+            list.cell[i] = kNoNode, list.lines[i] = 0;
         }
         const int num_old = __syncthreads_count(is_old);
         if (i == 0) list.unit = unit, list.first = first, list.num_old = num_old;
         __syncthreads();
     }
 
-    // Asks for keys and values that lie in cells. No thread reads those before any more.
+    // Asks for keys and values that lie in cells, where those before have been.
     __device__ void ask(AttentionKind kind, const uint16_t* pool, int unit, int first) {
         list_nodes(kind, unit, first);
         const NodeList& list = nodes_.list[kind];
         const int i = threadIdx.x;
         if (i == 0) expect_copies(memory_.node_word, list.num_old * 4 * kHeadSize);
-        if (i >= kListed || list.cell[i] < 0) return;
+        if (i >= kListed || list.cell[i] == kOfRow) return;
+        if (list.cell[i] == kNoNode) {
+            // its weight is 0, which makes a NaN of what may be here
+            auto* value = reinterpret_cast<uint4*>(nodes_.value[i]);
+#pragma unroll
+            for (int j = 0; j < kHeadSize / 8; ++j) value[j] = uint4{0, 0, 0, 0};
+            order_copies();
+            return;
+        }
         const uint16_t* key = pool + int64_t{list.cell[i]} * 2 * p_.width + head_of(unit);
         copy_ahead(nodes_.key[i], key, 2 * kHeadSize, memory_.node_word);
         copy_ahead(nodes_.value[i], key + p_.width, 2 * kHeadSize, memory_.node_word);
     }
 
     __device__ void attend(const AttentionCall& call, int unit) {
-        const Tile& tile = tile_of(unit);
+        const Tile tile = tile_of(unit);
         const int length = length_of(call.kind, tile), head = head_of(unit);
-        const int num_warps = min(kListed, length + kNodes - 1) / kNodes;
+        // a lane has a row of the tile and two columns
+        const int row = tile.begin + lane() / 4;
+        const bool has_row = row < tile.end;
+        uint16_t* y =
+            call.y + int64_t{row} * p_.width + head + own_warp() * kColumns + lane() % 4 * 2;
         Sums sums;
-        Queries query{};
+        Operands x;
+        x.awaits_query = has_row;
+        x.query_place = call.query + row * query_stride(call.kind) + head + lane() % 4 * 8;
+        int first = 0;
 #pragma unroll 1
-        for (int first = 0; first == 0 || first < length; first += kListed) {
+        do {
             // the first ones of all have been asked for
             if (first > 0 || unit != static_cast<int>(blockIdx.x)) {
                 ask(call.kind, call.pool, unit, first);
             }
-            const bool has_query = first == 0 && own_warp() < num_warps;
-            if (has_query) query = load_queries(call, tile, head);
-            if (call.kind == kOwn) await_rows(call, tile, length, head, first);
-            if (has_query) await_queries(query, call, tile, head);
             await_copies(memory_.node_word, turn_);
             turn_ ^= 1;
-            __syncthreads();
-            if (first + own_warp() * kNodes < length && own_warp() < num_warps) {
-                add_nodes(nodes_.list[call.kind], query, first == 0, sums);
+            if (own_warp() < kChunks) {
+                leave_weights(call, tile, length, head, first, x);
+            } else if (call.kind == kOwn) {
+                await_rows(call, tile, length, head, first);
             }
-            // before other nodes come where these are
-            if (first + kListed < length) leave_nodes();
-        }
-        if (own_warp() < num_warps) leave_sums(sums);
-        __syncthreads();
-        finish(call, tile, head, num_warps);
-        leave_nodes();
-    }
-
-    // The copy engine may write where threads have written before.
-    __device__ static void leave_nodes() {
-        order_copies();
+            __syncthreads();
+            add_values(sums);
+            first += kListed;
+        } while (first < length);
+        // a row that sees no node gets zeros; the weight of a highest score is 1
+        const float factor = reciprocal_fast(fmaxf(sums.total, 1.0f));
+        if (has_row) leave_pair(y, Number::pair(sums.sum[0] * factor, sums.sum[1] * factor));
         __syncthreads();
     }
 
-    // Waits for keys and values of this step: a thread has eight numbers of a row. Those of the
-    // tile's rows go to their cells too, where nobody reads them in this launch.
+    // Waits for values of this step, in the warps that have no chunk: a thread has eight numbers of
+    // a row. Keys and values of the tile's rows go to their cells, where nobody reads them in this
+    // launch.
     __device__ void await_rows(const AttentionCall& call, const Tile& tile, int length, int head,
                                int first) {
         const int part = threadIdx.x % 16, column = head + part % 8 * 8;
         const int offset = part / 8 * p_.width + column;
-        for (int row = tile.row_begin + static_cast<int>(threadIdx.x) / 16; row < tile.row_end;
-             row += kThreads / 16) {
+        constexpr int kBusy = kChunks * kWarpSize;
+        const int own = (static_cast<int>(threadIdx.x) - kBusy) / 16;
+        for (int row = tile.row_begin + own; row < tile.row_end; row += (kThreads - kBusy) / 16) {
             const int cell = p_.seen.new_cell[row], i = node_of(tile, length, row) - first;
-            const bool is_here = i >= 0 && i < kListed && nodes_.list[kOwn].cell[i] < 0;
+            const bool is_here =
+                part >= 8 && i >= 0 && i < kListed && nodes_.list[kOwn].cell[i] == kOfRow;
             const bool is_kept = first == 0 && row >= tile.begin && row < tile.end && cell >= 0 &&
                                  cell < p_.seen.num_pool_cells;
             if (!is_here && !is_kept) continue;
@@ -187,177 +226,117 @@ class Attention {
             await(found, [&](int) { return place; });
             const uint32_t (&word)[4] = found[0].word;
             const uint4 words{word[0], word[1], word[2], word[3]};
-            if (is_here) {
-                uint16_t* line = part < 8 ? nodes_.key[i] : nodes_.value[i];
-                *reinterpret_cast<uint4*>(line + part % 8 * 8) = words;
-            }
+            if (is_here) *reinterpret_cast<uint4*>(nodes_.value[i] + part % 8 * 8) = words;
             if (is_kept) {
                 uint16_t* kept = call.pool + int64_t{cell} * 2 * p_.width + offset;
                 *reinterpret_cast<uint4*>(kept) = words;
             }
         }
+        order_copies();
     }
 
-    __device__ const uint16_t* query_of(const AttentionCall& call, const Tile& tile,
-                                        int head) const {
-        const int row = tile.begin + lane() / 4;
-        return call.query + row * query_stride(call.kind) + head + lane() % 4 * 8;
+    // The keys of a warp's chunk: those of cells have come.
+    __device__ void find_keys(const AttentionCall& call, const Tile& tile, int length, int head,
+                              int first, Operands& x) const {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+            const int i = own_warp() * kNodes + half * 8 + lane() / 4, column = lane() % 4 * 8;
+            const int row = first + i - length + tile.row_end;
+            x.awaits_key[half] = nodes_.list[call.kind].cell[i] == kOfRow;
+            x.key_place[half] = call.query + row * query_stride(kOwn) + p_.width + head + column;
+#pragma unroll
+            for (int j = 0; j < kKeyPacks; ++j) {
+                x.key[half][j] = vector_at(nodes_.key[i] + column + j * kPack);
+            }
+        }
     }
 
-    __device__ Queries load_queries(const AttentionCall& call, const Tile& tile, int head) const {
-        Queries query{};
-        const uint16_t* place = query_of(call, tile, head);
+    // The weights of a warp's chunk: a lane has a row and two nodes of each half.
+    __device__ void leave_weights(const AttentionCall& call, const Tile& tile, int length, int head,
+                                  int first, Operands& x) {
+        const int chunk = own_warp(), line = lane() / 4;
+        bool is_seen[kHalves][2];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+                const int i = chunk * kNodes + half * 8 + lane() % 4 * 2 + k;
+                is_seen[half][k] = nodes_.list[call.kind].lines[i] >> line & 1;
+            }
+        }
+        find_keys(call, tile, length, head, first, x);
+        do x.load();
+        while (x.is_short());
+        x.awaits_query = false;
+        __syncwarp();
+        // The lines of rows have words 0 and 2 of a pack, and eight lines below them words 1 and 3,
+        // which meet other words of keys: a half of each product counts, and no word is moved.
+        float product[kHalves][2][4] = {};
 #pragma unroll
         for (int i = 0; i < kKeyPacks; ++i) {
-            if (tile.begin + lane() / 4 < tile.end) query.pack[i] = load_place(place + i * kPack);
-        }
-        return query;
-    }
-
-    __device__ void await_queries(Queries& query, const AttentionCall& call, const Tile& tile,
-                                  int head) const {
-        const uint16_t* place = query_of(call, tile, head);
-        await(query.pack, [&](int i) { return place + i * kPack; });
-        __syncwarp();
-    }
-
-    __device__ static float peak_of_nodes(float x) {
+            const uint32_t (&query)[4] = x.query[i].word;
 #pragma unroll
-        for (int step = 4; step < kWarpSize; step *= 2)
-            x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-        return x;
-    }
-
-    __device__ static float sum_of_nodes(float x) {
-#pragma unroll
-        for (int step = 4; step < kWarpSize; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-        return x;
-    }
-
-    // The scores of a warp's nodes: a lane has two nodes and two rows.
-    __device__ void add_nodes(const NodeList& list, const Queries& query, bool is_first,
-                              Sums& sums) {
-        const int first = own_warp() * kNodes, node = first + lane() / 4;
-        float product[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < kKeyPacks; ++i) {
-            const int place = i * kPack + lane() % 4 * 8;
-            const Vector a = vector_at(nodes_.key[node] + place);
-            const Vector b = vector_at(nodes_.key[node + 8] + place);
-            const Vector& x = query.pack[i];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int j = 2 * half;
-                Number::multiply(product[half],
-                                 {a.word[j], b.word[j], a.word[j + 1], b.word[j + 1]},
-                                 {x.word[j], x.word[j + 1]});
+            for (int half = 0; half < kHalves; ++half) {
+                const uint32_t (&key)[4] = x.key[half][i].word;
+                Number::multiply(product[half][0], query, {key[0], key[2]});
+                Number::multiply(product[half][1], query, {key[1], key[3]});
             }
         }
-        float (&weights)[kNodes][kLines] = nodes_.weight[own_warp()];
-        float change[2];
+        float logit[kHalves][2], peak = kLeast;
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            const int line = lane() % 4 * 2 + k;
-            float logit[2];
+        for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float x = product[0][2 * half + k] + product[1][2 * half + k];
-                const bool is_seen = list.lines[node + 8 * half] >> line & 1;
-                logit[half] = is_seen ? x * p_.scale * kLog2E : kMinusInfinity;
-            }
-            const float peak = fmaxf(sums.peak[k], peak_of_nodes(fmaxf(logit[0], logit[1])));
-            const float shift = peak == kMinusInfinity ? 0.0f : peak;
-            change[k] = exp2_fast(sums.peak[k] - shift);
-            sums.peak[k] = peak;
-            sums.total[k] *= change[k];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float weight = exp2_fast(logit[half] - shift);
-                weights[lane() / 4 + 8 * half][line] = weight;
-                sums.total[k] += weight;
+            for (int k = 0; k < 2; ++k) {
+                const float score = (product[half][0][k] + product[half][1][2 + k]) * scale_;
+                logit[half][k] = is_seen[half][k] ? score : kMinusInfinity;
+                peak = fmaxf(peak, logit[half][k]);
             }
         }
-        if (!is_first) {
+        peak = fmaxf(peak, __shfl_xor_sync(kAllLanes, peak, 1));
+        peak = fmaxf(peak, __shfl_xor_sync(kAllLanes, peak, 2));
 #pragma unroll
-            for (int line = 0; line < kLines; ++line) {
-                const float factor = __shfl_sync(kAllLanes, change[line % 2], line / 2);
-                sums.sum[line][0] *= factor, sums.sum[line][1] *= factor;
-            }
+        for (int half = 0; half < kHalves; ++half) {
+            nodes_.weight[chunk / 2][lane()][2 * half + chunk % 2] =
+                Number::pair(exp2_fast(logit[half][0] - peak), exp2_fast(logit[half][1] - peak));
         }
-        __syncwarp();
-        add_values(weights, first, sums);
-        // the next nodes' weights go to the same place
-        __syncwarp();
+        if (lane() % 4 == 0) nodes_.peak[line][chunk] = peak;
     }
 
-    __device__ void add_values(const float (&weights)[kNodes][kLines], int first,
-                               Sums& sums) const {
-#pragma unroll 4
-        for (int i = 0; i < kNodes; ++i) {
-            const auto* pair = reinterpret_cast<const uint32_t*>(nodes_.value[first + i]);
-            const float2 value = floats_of<Number>(pair[lane()]);
-            const auto* weight = reinterpret_cast<const float4*>(weights[i]);
-            const float4 low = weight[0], high = weight[1];
-            const float each[kLines] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    // Adds the values of all listed nodes: a warp has eight columns, and a lane a row and two of
+    // them. Two chunks share the lines of a product as halves of a pack do.
+    __device__ void add_values(Sums& sums) const {
+        const float4 peaks = *reinterpret_cast<const float4*>(nodes_.peak[lane() / 4]);
+        float total[kChunks / 2][4] = {}, sum[kChunks][4] = {};
 #pragma unroll
-            for (int line = 0; line < kLines; ++line) {
-                // numbers that are not there may be anything
-                if (!(each[line] > 0)) continue;
-                sums.sum[line][0] += each[line] * value.x;
-                sums.sum[line][1] += each[line] * value.y;
-            }
+        for (int i = 0; i < kChunks / 2; ++i) {
+            const Vector weights = vector_at(nodes_.weight[i][lane()]);
+            Number::multiply(total[i], weights.word, {Number::kOnes, Number::kOnes});
+            uint32_t values[4];
+            load_transposed(values, nodes_.value[i * 2 * kNodes + lane()] + own_warp() * kColumns);
+            Number::multiply(sum[2 * i], weights.word, {values[0], values[1]});
+            Number::multiply(sum[2 * i + 1], weights.word, {values[2], values[3]});
         }
-    }
-
-    __device__ void leave_sums(const Sums& sums) {
-        const int warp = own_warp();
+        const float peak =
+            fmaxf(fmaxf(sums.peak, fmaxf(peaks.x, peaks.y)), fmaxf(peaks.z, peaks.w));
+        const float factor[kChunks] = {exp2_fast(peaks.x - peak), exp2_fast(peaks.y - peak),
+                                       exp2_fast(peaks.z - peak), exp2_fast(peaks.w - peak)};
+        const float change = exp2_fast(sums.peak - peak);
+        sums.peak = peak;
+        sums.total *= change, sums.sum[0] *= change, sums.sum[1] *= change;
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            const float all = sum_of_nodes(sums.total[k]);
-            if (lane() >= 4) continue;
-            sums_.peak[warp][lane() * 2 + k] = sums.peak[k];
-            sums_.total[warp][lane() * 2 + k] = all;
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+            const int half = chunk % 2 * 2;
+            sums.total += factor[chunk] * total[chunk / 2][half];
+            sums.sum[0] += factor[chunk] * sum[chunk][half];
+            sums.sum[1] += factor[chunk] * sum[chunk][half + 1];
         }
-#pragma unroll
-        for (int line = 0; line < kLines; ++line) {
-            float* place = sums_.sum[warp][line] + 2 * lane();
-            place[0] = sums.sum[line][0], place[1] = sums.sum[line][1];
-        }
-    }
-
-    // A warp adds what the warps have of a row; a row that sees no node gets zeros.
-    __device__ void finish(const AttentionCall& call, const Tile& tile, int head,
-                           int num_warps) const {
-        const int line = own_warp(), row = tile.begin + line;
-        if (row >= tile.end) return;
-        constexpr int kMost = kListed / kNodes;
-        float peaks[kMost], peak = kMinusInfinity;
-#pragma unroll
-        for (int warp = 0; warp < kMost; ++warp) {
-            peaks[warp] = warp < num_warps ? sums_.peak[warp][line] : kMinusInfinity;
-            peak = fmaxf(peak, peaks[warp]);
-        }
-        const float shift = peak == kMinusInfinity ? 0.0f : peak;
-        float2 sum{0, 0};
-        float total = 0;
-#pragma unroll
-        for (int warp = 0; warp < kMost; ++warp) {
-            if (warp >= num_warps) continue;
-            const float factor = exp2_fast(peaks[warp] - shift);
-            const float* part = sums_.sum[warp][line] + 2 * lane();
-            sum.x += factor * part[0], sum.y += factor * part[1];
-            total += factor * sums_.total[warp][line];
-        }
-        const float factor = total == 0.0f ? 0.0f : 1.0f / total;
-        leave_pair(call.y + int64_t{row} * p_.width + head + 2 * lane(),
-                   Number::pair(sum.x * factor, sum.y * factor));
     }
 
     const LayersParams& p_;
     const Memory& memory_;
     NodeMemory& nodes_;
-    AttentionSums& sums_;
     int num_units_;
+    float scale_;
     uint32_t turn_ = 0;
 };
 

@@ -9,6 +9,8 @@
 namespace pybeam::cuda {
 
 struct BFloat16Numbers : BFloat16 {
+    static constexpr uint32_t kOnes = 0x3f803f80;
+
     __device__ static uint32_t pair(float first, float second) {
         return bfloat16_pair(first, second);
     }
@@ -19,6 +21,8 @@ struct BFloat16Numbers : BFloat16 {
 };
 
 struct Float16Numbers : Float16 {
+    static constexpr uint32_t kOnes = 0x3c003c00;
+
     __device__ static uint32_t pair(float first, float second) {
         return float16_pair(first, second);
     }
@@ -53,29 +57,30 @@ struct Moments {
     float sum, square;
 };
 
-// The nodes that a block attends over at once.
+// The nodes that a block attends over at once, and the warps that have some of them each.
 constexpr int kListed = 64;
+constexpr int kChunks = kListed / 16;
+
+// In place of a cell: the node is of a row of this step, or there is none.
+constexpr int kOfRow = -1, kNoNode = -2;
 
 // Some nodes of a source, from the first one on.
 struct NodeList {
     int unit, first;
-    int num_old;             // nodes whose keys and values lie in cells
-    int cell[kListed];       // -1: those of a row of this step
+    int num_old;  // nodes whose keys and values lie in cells
+    int cell[kListed];
     uint8_t lines[kListed];  // a bit for each line of the tile that sees the node
 };
 
 struct NodeMemory {
     // half a line of banks apart, as columns of weights are
     uint16_t key[kListed][kHeadSize + 32];
-    uint16_t value[kListed][kHeadSize];
-    float weight[kListed / 16][16][kLines];  // of the nodes of a warp, for each line
+    // an eighth of a line of banks apart, so that eight lanes read the same columns of eight nodes
+    uint16_t value[kListed][kHeadSize + 8];
+    // of two chunks' nodes, as tensor cores want them: two nodes a word
+    uint32_t weight[kChunks / 2][kWarpSize][4];
+    alignas(16) float peak[kLines][kChunks];  // of scores of each line
     NodeList list[2];
-};
-
-// The state of each line in each warp: peaks of scores, and sums of weights and of weighted values.
-struct AttentionSums {
-    float peak[kListed / 16][kLines], total[kListed / 16][kLines];
-    float sum[kListed / 16][kLines][kHeadSize];
 };
 
 struct Memory {
@@ -88,7 +93,7 @@ struct Memory {
     Moments* moments;  // [2, warps, lines]
     NodeMemory* nodes;
     float* states;   // [groups, rows, lines], this block's columns of what sums are added to
-    float* partial;  // [2, warps, groups * lines, lines]; `AttentionSums` in between
+    float* partial;  // [2, warps, groups * lines, lines]
     char* stages;
 
     static constexpr int kParts = 8;
@@ -97,8 +102,6 @@ struct Memory {
     // Returns the bytes before stages.
     __host__ __device__ static int offsets(const LayersPlan& plan, int num_layers, int place_rows,
                                            int (&begin)[kParts]) {
-        const int partial = 2 * kPartialFloats * plan.most_groups * 4;
-        const int attention = sizeof(AttentionSums);
         const int sizes[kParts] = {(kMaxStages + 1) * 8,
                                    num_layers * static_cast<int>(sizeof(LayerAt)),
                                    kMaxRows * static_cast<int>(sizeof(Tile)),
@@ -106,7 +109,7 @@ struct Memory {
                                    2 * kWarps * kLines * static_cast<int>(sizeof(Moments)),
                                    static_cast<int>(sizeof(NodeMemory)),
                                    plan.state_groups * place_rows * kLines * 4,
-                                   partial > attention ? partial : attention};
+                                   2 * kPartialFloats * plan.most_groups * 4};
         int bytes = 0;
         for (int i = 0; i < kParts; ++i) {
             begin[i] = bytes;

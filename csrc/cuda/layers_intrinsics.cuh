@@ -65,6 +65,20 @@ __device__ inline uint32_t float16_pair(float first, float second) {
     return pair;
 }
 
+// Four matrices of 8 x 8 numbers of shared memory, and `line` is where a line of one of them is: a
+// lane gets two numbers of a column of each.
+__device__ inline void load_transposed(uint32_t (&words)[4], const void* line) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(line)))
+                 : "memory");
+}
+
+__device__ inline float reciprocal_fast(float x) {
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+
 // The host's compiler sees them, too.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 

@@ -15,7 +15,7 @@ from support.decoder_layers import LayersShape
 from support.resident_layers import Resident, compiled
 
 # µs of a step of one beam of 5
-MOST_US = {"3 layers of 256": ("example", 63.0), "6 layers of 1024": ("widened", 135.0)}
+MOST_US = {"3 layers of 256": ("example", 58.0), "6 layers of 1024": ("widened", 129.0)}
 
 
 @pytest.mark.slow

@@ -189,6 +189,24 @@ inline void multiply_float16(float (&sum)[4], const uint32_t (&a)[4], const uint
     multiply(sum, a, b, float_from_half);
 }
 
+inline void load_transposed(uint32_t (&words)[4], const void* line) {
+    using namespace cuda_resident;
+    uint64_t* value = own_block().value;
+    value[threadIdx.x] = reinterpret_cast<uintptr_t>(line);
+    meet_warp();
+    const int first = threadIdx.x / kWarpSize * kWarpSize, lane = threadIdx.x % kWarpSize;
+    for (int i = 0; i < 4; ++i) {
+        const auto number = [&](int depth) {
+            return uint32_t{
+                reinterpret_cast<const uint16_t*>(value[first + i * 8 + depth])[lane / 4]};
+        };
+        words[i] = number(lane % 4 * 2) | number(lane % 4 * 2 + 1) << 16;
+    }
+    meet_warp();
+}
+
+inline float reciprocal_fast(float x) { return 1.0f / x; }
+
 template <class T>
 uint32_t pair_of(float first, float second) {
     T low, high;
