@@ -161,7 +161,7 @@ PHASES = {
     "reads a slice of a row": ("Slice", "leave_peaks"),
     "finds its entry and beam": ("entry_of", "beam_of", "span_of", "num_arrivals"),
     "leaves its sums and arrives": ("is_last_to_arrive",),
-    "sums of all slices": ("combine_slices",),
+    "sums of all slices": ("combine_totals",),
     "a bound for the best": ("bound_entries",),
     "lists what reaches it": ("list_candidates", "list_best_of_all"),
     "ranks the list": ("rank_candidates",),

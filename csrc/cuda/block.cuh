@@ -27,10 +27,19 @@ struct Min {
     __device__ int operator()(int a, int b) const { return min(a, b); }
 };
 
+// A number of each warp, in shared memory.
+union WarpNumbers {
+    int ints[kWarps];
+    float floats[kWarps];
+
+    __device__ int* of(int) { return ints; }
+    __device__ float* of(float) { return floats; }
+};
+
 // Combines the numbers in the same order every time.
 template <class T, class Op>
-__device__ T block_reduce(T x, Op op) {
-    __shared__ T partial[kWarps];
+__device__ T block_reduce(T x, Op op, WarpNumbers& numbers) {
+    T* partial = numbers.of(x);
     for (int step = kWarpSize / 2; step > 0; step /= 2) {
         x = op(x, __shfl_xor_sync(kAllLanes, x, step));
     }
@@ -48,8 +57,8 @@ struct Rank {
     int total;
 };
 
-__device__ inline Rank block_rank(bool flag) {
-    __shared__ int count[kWarps];
+__device__ inline Rank block_rank(bool flag, WarpNumbers& numbers) {
+    int* count = numbers.ints;
     const int lane = threadIdx.x % kWarpSize, own_warp = threadIdx.x / kWarpSize;
     const unsigned ballot = __ballot_sync(kAllLanes, flag);
     if (lane == 0) count[own_warp] = __popc(ballot);

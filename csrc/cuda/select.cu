@@ -20,7 +20,7 @@ __device__ Span span_of(const SelectParams& p, int64_t entry) {
 }
 
 // How many blocks arrive at a beam: those of the rows of entries that are not held, and one more.
-__device__ uint32_t num_arrivals(const SelectParams& p, const Span& span) {
+__device__ uint32_t num_arrivals(const SelectParams& p, const Span& span, WarpNumbers& numbers) {
     int num_live = span.end - span.begin;
     if (p.is_ended != nullptr) {
         int num_held = 0;
@@ -28,14 +28,14 @@ __device__ uint32_t num_arrivals(const SelectParams& p, const Span& span) {
         for (int i = span.begin + threadIdx.x; i < span.end; i += kThreads) {
             num_held += is_held(p, i);
         }
-        num_live -= block_reduce(num_held, Sum{});
+        num_live -= block_reduce(num_held, Sum{}, numbers);
     }
     return num_live * p.plan.num_slices + 1;
 }
 
 // The entry of a row: the one that is not held and has `row` such entries before it; -1 for
 // padding.
-__device__ int64_t entry_of(const SelectParams& p, int64_t row) {
+__device__ int64_t entry_of(const SelectParams& p, int64_t row, WarpNumbers& numbers) {
     const int64_t end = p.offset[p.num_beams];
     if (p.is_ended == nullptr) return row < end ? row : -1;
     __shared__ int64_t found;
@@ -45,7 +45,7 @@ __device__ int64_t entry_of(const SelectParams& p, int64_t row) {
     for (int64_t begin = 0; begin < end && num_live <= row; begin += kThreads) {
         const int64_t entry = begin + threadIdx.x;
         const bool is_live = entry < end && !is_held(p, entry);
-        const Rank rank = block_rank(is_live);
+        const Rank rank = block_rank(is_live, numbers);
         if (is_live && num_live + rank.before == row) found = entry;
         num_live += rank.total;
     }
@@ -71,15 +71,15 @@ __global__ void __launch_bounds__(kThreads, 4)
         number = blockIdx.x % p.plan.num_slices;
         Slice<Logit, kVectors> slice(p, row, number);
         // while the logits are on their way
-        entry = static_cast<int>(entry_of(p, row));
+        entry = static_cast<int>(entry_of(p, row, memory.numbers));
         if (entry < 0) return;
         span = span_of(p, entry);
-        expected = num_arrivals(p, span);
+        expected = num_arrivals(p, span, memory.numbers);
         const Total total = leave_peaks(p, entry, span.beam, slice);
         if (threadIdx.x % kWarpSize == 0) warp_total[threadIdx.x / kWarpSize] = total;
     } else {
         span = {static_cast<int>(own_beam), p.offset[own_beam], p.offset[own_beam + 1]};
-        expected = num_arrivals(p, span);
+        expected = num_arrivals(p, span, memory.numbers);
     }
     const auto leave_total = [&] {
         if (entry < 0) return;
@@ -90,10 +90,11 @@ __global__ void __launch_bounds__(kThreads, 4)
         if (number == 0) scratch.row[entry] = row;
     };
     if (!is_last_to_arrive(p.counter + span.beam, expected, leave_total)) return;
+    const LeftBySlices<kVectors> left(p);
     if (span.end - span.begin > kMaxBlockWidth) {
-        finish_beam<Logit, kVectors, true>(p, span, memory);
+        finish_beam<Logit, true>(p, left, span, memory);
     } else {
-        finish_beam<Logit, kVectors, false>(p, span, memory);
+        finish_beam<Logit, false>(p, left, span, memory);
     }
 }
 

@@ -20,6 +20,7 @@ struct BeamMemory {
     Entry entry[kMaxBlockWidth];
     Candidates list;
     uint32_t bin[kBins];
+    WarpNumbers numbers;
 };
 
 // How many numbers of a bin are compared with a bound: one for each thread, or two.
@@ -44,12 +45,13 @@ __device__ inline float bin_bound(const uint32_t* bin, int num_bins, int wanted)
     return float_from_ordered(max(bound, least) << kCutBits);
 }
 
-// The candidates of one beam. A block computes all of this together.
-template <class Logit, int kVectors, bool kIsWide>
+// The candidates of one beam. A block computes all of this together. `Left` is `LeftBySlices`, or
+// has its functions. Beams of more than `kMaxBlockWidth` entries are wide.
+template <class Logit, class Left, bool kIsWide>
 struct Beam {
     const SelectParams& p;
     BeamMemory& memory;
-    Scratch scratch;
+    Left left;
     int number;
     int begin;
     int num_entries;
@@ -60,10 +62,11 @@ struct Beam {
     bool forced;
     bool bans;
 
-    __device__ Beam(const SelectParams& params, const Span& span, BeamMemory& shared)
+    __device__ Beam(const SelectParams& params, const Left& left, const Span& span,
+                    BeamMemory& shared)
         : p(params),
           memory(shared),
-          scratch(params),
+          left(left),
           number(span.beam),
           begin(span.begin),
           num_entries(span.end - span.begin),
@@ -76,7 +79,8 @@ struct Beam {
 
     // Few beams have more entries than there is room for in shared memory.
     __device__ Entry& entry_of(int i) const {
-        return kIsWide ? scratch.entry[begin + i] : memory.entry[i];
+        if constexpr (kIsWide) return left.scratch.entry[begin + i];
+        return memory.entry[i];
     }
 
     // Whether an entry has one candidate, whatever its logits.
@@ -86,9 +90,9 @@ struct Beam {
         return entry.score + ((logit - entry.peak) - entry.log_sum);
     }
 
-    // Puts together what the slices of every row have left. Returns whether a row has a NaN.
-    __device__ bool combine_slices() const {
-        constexpr int kLanes = 8;
+    // Puts together the totals of every row. Returns whether a row has a NaN.
+    __device__ bool combine_totals() const {
+        constexpr int kLanes = Left::kTotalLanes;
         bool has_nan = false;
 #pragma unroll 1
         for (int first = 0; first < num_entries; first += kThreads / kLanes) {
@@ -97,11 +101,11 @@ struct Beam {
             const bool has_row = i < num_entries && !is_held(p, begin + i);
             // loads come first, so that they wait together
             const float score = i < num_entries ? p.score[begin + i] : 0.0f;
-            const int32_t row = has_row ? scratch.row[begin + i] : 0;
+            const int32_t row = has_row ? left.row_of(begin + i) : 0;
             Total total{kMinusInfinity, 0.0f};
 #pragma unroll 1
-            for (int slice = lane; has_row && slice < scratch.num_slices; slice += kLanes) {
-                total = combine(total, scratch.total_of(begin + i, slice));
+            for (int j = lane; has_row && j < left.num_totals(); j += kLanes) {
+                total = combine(total, left.total_of(begin + i, j));
             }
             total = combine_lanes<kLanes>(total);
             has_nan |= has_row && isnan(total.sum);
@@ -121,10 +125,10 @@ struct Beam {
     __device__ void for_each_peaks(Use use) const {
         static_assert(kSlicePeaks == kWarpSize);
         constexpr int kAtOnce = 4;
-        const int num_slices = scratch.num_slices, all = num_entries * num_slices;
+        const int num_slices = left.num_slices(), all = num_entries * num_slices;
         const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
         const int more_entries = kWarps / num_slices, more_slices = kWarps % num_slices;
-        const Peaks* peaks = scratch.peaks_of(begin, 0) + lane;
+        const Peaks* peaks = left.peaks_of(begin) + lane;
         int i = warp / num_slices, slice = warp % num_slices;
 #pragma unroll 1
         for (int first = warp; first < all; first += kAtOnce * kWarps) {
@@ -234,11 +238,9 @@ struct Beam {
 
     // Lists the tokens of the groups that are listed.
     __device__ void list_tokens() const {
-        constexpr int kPerGroup = 2 * kVectors;
+        constexpr int kPerGroup = Left::kGroupVectors;
         const auto place_of = [&](const Group& group, int i) {
-            const int thread = group.number % kGroups * 2 + i % 2;
-            const int slice = group.number / kGroups;
-            return (slice * kVectors + i % kPerGroup / 2) * kThreads + thread;
+            return left.vector_of(group.number, i % kPerGroup);
         };
         for_each_loaded(
             memory.list.num_groups * kPerGroup,
@@ -247,7 +249,7 @@ struct Beam {
                 const Row<Logit> row = row_of(group.entry);
                 const int32_t place = place_of(group, i);
                 if (place >= row.num_vectors()) return Vector{};
-                return load_vector(row.vectors() + place);
+                return left.load(row.vectors() + place);
             },
             [&](int i, const Vector& vector) {
                 const Group group = memory.list.group[i / kPerGroup];
@@ -328,19 +330,21 @@ struct Beam {
 };
 
 // Ranks, finishes, prunes and writes the candidates of one beam.
-template <class Logit, int kVectors, bool kIsWide>
-__device__ void finish_beam(const SelectParams& p, const Span& span, BeamMemory& memory) {
+template <class Logit, bool kIsWide, class Left>
+__device__ void finish_beam(const SelectParams& p, const Left& left, const Span& span,
+                            BeamMemory& memory) {
     const int number = span.beam;
     for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
     if (threadIdx.x == 0) memory.list.count = memory.list.num_groups = 0;
-    const Beam<Logit, kVectors, kIsWide> beam(p, span, memory);
-    const bool has_nan = beam.combine_slices();
+    const Beam<Logit, Left, kIsWide> beam(p, left, span, memory);
+    const bool has_nan = beam.combine_totals();
     const int count = has_nan || beam.wanted == 0 ? 0 : beam.rank_candidates();
     const bool has_own = static_cast<int>(threadIdx.x) < count;
     const Candidate own = has_own ? beam.candidate(memory.list.best[threadIdx.x]) : kNone;
-    const Fate fate = finish(p, number, own, has_own);
-    const bool is_kept = passes(p, number, own, fate);
-    const Rank finished = block_rank(fate.finishes), kept = block_rank(is_kept);
+    const Fate fate = finish(p, number, own, has_own, memory.numbers);
+    const bool is_kept = passes(p, number, own, fate, memory.numbers);
+    const Rank finished = block_rank(fate.finishes, memory.numbers);
+    const Rank kept = block_rank(is_kept, memory.numbers);
     if (fate.finishes) write_survivor(p, number, finished.before, own);
     if (is_kept) write_survivor(p, number, finished.total + kept.before, own);
     const int num_survivors = finished.total + kept.total;

@@ -72,6 +72,30 @@ struct Scratch {
     }
 };
 
+// Of rows whose slices have been read by a block each, with so many vectors for a thread: where
+// their peaks and totals stand, and which vectors are a group's.
+template <int kVectors>
+struct LeftBySlices {
+    static constexpr int kTotalLanes = 8;  // that share the totals of a row
+    static constexpr int kGroupVectors = 2 * kVectors;
+    Scratch scratch;
+
+    __device__ explicit LeftBySlices(const SelectParams& p) : scratch(p) {}
+
+    __device__ int num_slices() const { return scratch.num_slices; }
+    __device__ int num_totals() const { return scratch.num_slices; }
+    __device__ const Peaks* peaks_of(int64_t entry) const { return scratch.peaks_of(entry, 0); }
+    __device__ Total total_of(int64_t entry, int i) const { return scratch.total_of(entry, i); }
+    __device__ int32_t row_of(int64_t entry) const { return scratch.row[entry]; }
+
+    __device__ static int32_t vector_of(int group, int i) {
+        const int thread = group % kGroups * 2 + i % 2;
+        return (group / kGroups * kVectors + i / 2) * kThreads + thread;
+    }
+
+    __device__ static Vector load(const uint4* address) { return load_vector(address); }
+};
+
 __device__ inline bool is_held(const SelectParams& p, int64_t entry) {
     return p.is_ended != nullptr && p.is_ended[entry];
 }

@@ -24,15 +24,15 @@ struct Fate {
     bool goes_on;
 };
 
-__device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candidate& own,
-                              bool valid) {
+__device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candidate& own, bool valid,
+                              WarpNumbers& numbers) {
     const int place = threadIdx.x;
     const bool ends = valid && p.eos.has(own.token), lives = valid && !ends;
     switch (p.finishing) {
         case Finishing::kNone:
             return {false, valid};
         case Finishing::kHeld: {
-            const int run = block_reduce(lives ? place : kThreads, Min{});
+            const int run = block_reduce(lives ? place : kThreads, Min{}, numbers);
             return {valid && place < run, valid && place >= run};
         }
         case Finishing::kShrink:
@@ -41,7 +41,7 @@ __device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candida
             break;
     }
     const int width = p.width[beam];
-    const Rank rank = block_rank(lives);
+    const Rank rank = block_rank(lives, numbers);
     return {ends && place < width, lives && rank.before < width};
 }
 
@@ -52,14 +52,15 @@ __device__ inline bool is_within(float value, float best, float margin) {
 }
 
 // Whether this thread's candidate, which does not end, passes the thresholds.
-__device__ inline bool passes(const SelectParams& p, int64_t beam, const Candidate& own,
-                              Fate fate) {
+__device__ inline bool passes(const SelectParams& p, int64_t beam, const Candidate& own, Fate fate,
+                              WarpNumbers& numbers) {
     if (p.margin == nullptr && p.local_margin == nullptr) return fate.goes_on;
     const bool counts = fate.goes_on || (fate.finishes && p.finishing == Finishing::kHeld);
-    float best = block_reduce(counts ? own.score : kMinusInfinity, Max{});
+    float best = block_reduce(counts ? own.score : kMinusInfinity, Max{}, numbers);
     if (p.best_finished != nullptr) best = fmaxf(best, p.best_finished[beam]);
     const bool has_log_prob = fate.goes_on && !own.is_held;
-    const float best_log_prob = block_reduce(has_log_prob ? own.log_prob : kMinusInfinity, Max{});
+    const float best_log_prob =
+        block_reduce(has_log_prob ? own.log_prob : kMinusInfinity, Max{}, numbers);
     const float margin = p.margin == nullptr ? -kMinusInfinity : p.margin[beam];
     const float local_margin = p.local_margin == nullptr ? -kMinusInfinity : p.local_margin[beam];
     return fate.goes_on && is_within(own.score, best, margin) &&
