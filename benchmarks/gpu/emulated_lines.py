@@ -1,9 +1,9 @@
-"""How often each line of `select` in CUDA C++ runs, counted by gcov in its emulation on a CPU.
+"""How often each line of a kernel in CUDA C++ runs, counted by gcov in its emulation on a CPU.
 
-    python -m benchmarks.gpu.emulated_lines LIBRARY BEAMS VOCABULARY
+    python -m benchmarks.gpu.emulated_lines LIBRARY VOCABULARY [BEAMS]
 
-runs the emulation in LIBRARY for one of so many beams of 5, as a step asks for it. gcov's counts are written
-when it ends.
+runs the emulation of `select` in LIBRARY for one of so many beams of 5, as a step asks for it; without BEAMS
+that of `decoder_layers`, for one small layer. gcov's counts are written when it ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from benchmarks.tools.data import ROOT
 from pybeam.contracts import Finishing, SelectOptions
 from pybeam.engine.buckets import bucket
 
-SOURCE = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
+SELECT = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
+LAYERS = ROOT / "tests" / "ops" / "cuda_resident" / "layers.cpp"
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-w", "-O0", "--coverage", "-U_FORTIFY_SOURCE")
 WIDTH = 5
 
@@ -101,14 +102,23 @@ def _function_of(line: dict, functions: list[dict]) -> tuple[int, str]:
 
 def of_select(num_beams: int, vocab_size: int, folder: Path) -> Lines:
     """The lines of `select` for random logits; the emulation is compiled in the folder."""
-    library = folder / "select.so"
+    return _counted(SELECT, folder, vocab_size, num_beams)
+
+
+def of_layers(vocab_size: int, folder: Path) -> Lines:
+    """The lines of `decoder_layers` for random logits of one beam; as `of_select`."""
+    return _counted(LAYERS, folder, vocab_size)
+
+
+def _counted(source: Path, folder: Path, *numbers: int) -> Lines:
+    library = folder / f"{source.stem}.so"
     if not library.exists():
-        command = ["g++", *FLAGS, f"-I{SOURCE.parent}", str(SOURCE), "-o", str(library)]
+        command = ["g++", *FLAGS, f"-I{source.parent}", str(source), "-o", str(library)]
         subprocess.run(command, check=True)
     for old in folder.glob("*.gcda"):
         old.unlink()
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    given = [sys.executable, "-m", __name__, str(library), str(num_beams), str(vocab_size)]
+    given = [sys.executable, "-m", __name__, str(library), *map(str, numbers)]
     subprocess.run(given, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, check=True)
     [counted] = folder.glob("*.gcda")
     command = ["gcov", "--json-format", "--stdout", str(counted)]
@@ -117,10 +127,9 @@ def of_select(num_beams: int, vocab_size: int, folder: Path) -> Lines:
     return Lines([file for file in files if "csrc/cuda" in file["file"]])
 
 
-def main() -> None:
+def run_select(library: str, vocab_size: int, num_beams: int) -> None:
     from support.cuda_on_cpu import Emulated
 
-    library, num_beams, vocab_size = sys.argv[1], *map(int, sys.argv[2:])
     kernel = ctypes.CDLL(library)
     kernel.select_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
     generator = torch.Generator().manual_seed(0)
@@ -137,6 +146,29 @@ def main() -> None:
     # one beam takes the variant of many, if it finds so few multiprocessors
     backend = Emulated(kernel, max(1, MULTIPROCESSORS // num_beams), runs_backwards=False)
     backend.select(logits.bfloat16(), score, offset, width, options)
+
+
+def run_layers(library: str, vocab_size: int) -> None:
+    from support.decoder_layers import LayersShape, Selected, layers_case
+    from support.resident_layers import Resident, declared
+
+    torch.manual_seed(0)
+    rows, nodes, tokens = [WIDTH], [36], [30]
+    case = layers_case(LayersShape(64, 32), 1, rows, nodes, tokens, num_logits=vocab_size)
+    offset = torch.tensor([0, WIDTH], dtype=torch.int32)
+    width = torch.tensor([WIDTH], dtype=torch.int32)
+    selected = Selected(
+        *(-torch.rand(WIDTH), offset, width),
+        ban_eos=torch.ones(1, dtype=torch.bool),
+        finishing=int(Finishing.REFILL),
+        capacity=2 * WIDTH,
+    )
+    Resident(declared(ctypes.CDLL(library)), MULTIPROCESSORS).chosen(case, selected)
+
+
+def main() -> None:
+    library, *numbers = sys.argv[1], *map(int, sys.argv[2:])
+    (run_select if len(numbers) > 1 else run_layers)(library, *numbers)
 
 
 if __name__ == "__main__":

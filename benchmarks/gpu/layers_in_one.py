@@ -1,11 +1,11 @@
-"""All layers of a decoder in one launch beside a launch for each part: results, and how long both take.
+"""Layers, logits and selection of a step in one launch beside a launch for each part: results, and times.
 
     python -m benchmarks.gpu.layers_in_one [--minutes 1] [--dry-run]
 
-Layers and rows are random, as in a step of one source with a beam of 5 behind 16 steps, in bfloat16. Each way
-is a CUDA graph, replayed with what the L2 has kept and behind a flush of it. Rows go to layers-in-one.json,
-in $OUT if that is set, else in benchmarks/results/<gpu>/. The tool fails where results differ. `layers_time`
-says how long they should take.
+Layers and rows are random, as in a step of one source with a beam of 5 behind 16 steps, in bfloat16.
+Survivors are those of `select` among the logits of the same launch. Each way is a CUDA graph, replayed with
+what the L2 has kept and behind a flush of it. Rows go to layers-in-one.json, in $OUT if that is set, else in
+benchmarks/results/<gpu>/. The tool fails where results differ. `layers_time` says how long they should take.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.journal import Journal, results_folder, table
 from benchmarks.kernels.clock import Replay, replay_us
 from pybeam.backends import native  # registers the operators
-from pybeam.contracts import NewNodes
+from pybeam.contracts import Finishing, NewNodes, Survivors
 from pybeam.triton_kernels.attention import tree_attention
 from pybeam.triton_kernels.product import product
 from tests.support.decoder_layers import (
@@ -33,12 +33,13 @@ from tests.support.decoder_layers import (
     QUERY,
     LayersCase,
     LayersShape,
+    Selected,
     given,
     layers_case,
 )
 
-# a name, layers, width and inner width
-NETWORKS = {"example": (3, 256, 1024), "widened": (6, 1024, 4096)}
+# a name, layers, width, inner width and logits
+NETWORKS = {"example": (3, 256, 1024, 8000), "widened": (6, 1024, 4096, 42000)}
 ROWS, NODES, SOURCE_TOKENS = 5, 36, 30
 # of the largest number: numbers are rounded to bfloat16 several times a layer
 TOLERANCE = 0.02
@@ -46,18 +47,27 @@ MORE_LAUNCHES = 20
 
 
 def case_of(name: str, device: torch.device) -> LayersCase:
-    num_layers, width, inner = NETWORKS[name]
+    num_layers, width, inner, num_logits = NETWORKS[name]
     torch.manual_seed(1)
     sizes = [ROWS], [NODES], [SOURCE_TOKENS], torch.bfloat16, device
-    return layers_case(LayersShape(width, inner), num_layers, *sizes)
+    shape = LayersShape(width, inner)
+    return layers_case(shape, num_layers, *sizes, num_logits=num_logits)
 
 
-def in_one(arguments: tuple) -> Tensor:
+def selected(device: torch.device) -> Selected:
+    """The rules of a beam that is refilled."""
+    offset = torch.tensor([0, ROWS], dtype=torch.int32, device=device)
+    score = -torch.rand(ROWS, device=device)
+    rules = {"finishing": int(Finishing.REFILL), "capacity": 2 * ROWS}
+    return Selected(score, offset, offset[1:].clone(), **rules)
+
+
+def in_one(arguments: tuple) -> list[Tensor]:
     return torch.ops.pybeam.decoder_layers(*arguments)
 
 
 def by_parts(case: LayersCase) -> Tensor:
-    """The same layers with a launch for each part, as a step takes them without PYBEAM_PERSISTENT."""
+    """The same logits with a launch for each part, as a step takes them without PYBEAM_PERSISTENT."""
     # sums are written over what they are added to
     shape, x = case.shape, case.states.clone()
     heads = shape.num_heads, HEAD_SIZE
@@ -79,7 +89,9 @@ def by_parts(case: LayersCase) -> Tensor:
         y = tree_attention(query, *source, case.source_cells, shape.scale)
         x = added(x, y.flatten(1), CROSS_OUT)
         x = added(x, multiplied(x, INNER, shape.activation), INNER_OUT)
-    return x
+    scale, shift, weight, bias = case.output
+    assert weight is not None and scale is not None
+    return product(x, weight, bias, 0, None, (scale, shift, shape.epsilon))
 
 
 def times(call: Callable[[], object]) -> dict:
@@ -94,29 +106,32 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return round(float(far / expected.float().abs().max()), 5)
 
 
-def check(case: LayersCase, arguments: tuple, expected: Tensor) -> float:
-    """How far the results of one launch are from those of many, whose keys and values lie in the pools."""
+def check(case: LayersCase, rules: Selected, expected: Tensor) -> float:
+    """How far logits of one launch are from those of many, whose keys and values lie in the pools."""
     kept = [pool.clone() for pool in case.own_pools]
-    found = in_one(arguments)
+    [found] = in_one(given(case))
     pools = zip(case.own_pools, kept, strict=True)
     error = max(distance(found, expected), *(distance(a, b) for a, b in pools))
     if not error < TOLERANCE:
-        raise AssertionError(f"results differ by {error} of the largest number")
+        raise AssertionError(f"logits differ by {error} of the largest number")
     for i in range(MORE_LAUNCHES):
-        if not torch.equal(found, in_one(arguments)):
-            raise AssertionError(f"launch {i + 2} has other results than the first")
+        if not torch.equal(found, in_one(given(case))[0]):
+            raise AssertionError(f"launch {i + 2} has other logits than the first")
+        chosen = Survivors(*in_one(given(case, rules)))
+        survivors = native.select(found, *rules[:3], rules.options)
+        if not all(map(torch.equal, chosen[:2], survivors[:2])):
+            raise AssertionError(f"launch {i + 2} has other survivors than `select`")
     return error
 
 
 def measured(name: str, is_one: bool, device: torch.device) -> dict:
-    case = case_of(name, device)
+    case, rules = case_of(name, device), selected(device)
     expected = by_parts(case)
     if not is_one:
-        return times(lambda: by_parts(case))
-    arguments = given(case)
-    error = check(case, arguments, expected)
-    found = times(lambda: in_one(arguments))
-    return {"error": max(error, check(case, arguments, expected))} | found
+        return times(lambda: native.select(by_parts(case), *rules[:3], rules.options))
+    error = check(case, rules, expected)
+    found = times(lambda: in_one(given(case, rules)))
+    return {"error": max(error, check(case, rules, expected))} | found
 
 
 def main() -> None:
@@ -130,9 +145,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.dry_run:
         torch.manual_seed(1)
-        small = layers_case(LayersShape(64, 128), 1, [3], [9], [5])
+        small = layers_case(LayersShape(64, 128), 1, [3], [9], [5], num_logits=40)
         expected, _ = small.expected()
-        print(f"{len(given(small))} arguments, states {list(expected.shape)}")
+        rules = selected(torch.device("cpu"))
+        print(f"{len(given(small, rules))} arguments, logits {list(expected.shape)}")
         return
     assert native is not None
     device = torch.device("cuda")

@@ -8,8 +8,9 @@ of its multiprocessor issues. Meanwhile the copy engine reads weights at the rat
 so layers take the longer of both sums. Beside them the kernel begins once, waits for its first
 weights, and runs each line of code for the first time. How often a loop turns follows from the sizes.
 
-A step has the layers and the logits, and the other kernels as `forecast` estimates them. Rows are of one beam
-of 5.
+A step has the layers, the logits and the selection, and the other kernels as `forecast` estimates them. Rows
+are of one beam of 5. The selection begins when all blocks have met, and takes the cycles of one block behind
+it; how often its loops turn is counted in its emulation.
 The table goes to layers-time.json, in $OUT if that is set, else in benchmarks/results/. It needs nvcc.
 """
 
@@ -21,11 +22,11 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.gpu import forecast, sass
+from benchmarks.gpu import emulated_lines, forecast, sass
 from benchmarks.gpu.code_time import CYCLES_PER_US, LINE_CYCLES, SCHEDULERS, START_US
 from benchmarks.gpu.count_kernels import MULTIPROCESSORS
 from benchmarks.gpu.sass import Instruction
@@ -35,12 +36,14 @@ from pybeam.inspect.work import MACHINES, Network
 
 SOURCES = ROOT / "csrc" / "cuda"
 KERNEL = "decoder_layers"
-DTYPE, SOURCES_OF_STEP, WIDTH = "bfloat16", 1, 5
+DTYPE, SOURCES_OF_STEP = "bfloat16", 1
 # until a number that one block has stored is there in another: an exchange of this kind in Triton made parts
 # 0.2 µs shorter than a barrier did, which took 1.12 on an H100 with 132 programs
 EXCHANGE_US = 0.9
-# kernels beside it and the selection: rows and plan, commit; the embedding
-BOOKS, OTHERS = 2, 1
+# until all blocks have met, as that barrier did
+MEETING_US = 1.12
+# kernels beside it: rows and plan, commit
+BOOKS = 2
 # of a block
 WARPS, LINES, PACK, MOST_GROUPS = 8, 8, 32, 8
 # of a ring, by the packs of a warp, in 227 kB of shared memory; a test compares them with those of a launch
@@ -54,6 +57,13 @@ PRODUCTS = {
     "output of sources": ("d", "d", False),
     "inner layer": ("f", "d", True),
     "its output": ("d", "f", False),
+}
+# the operator that a file or a function belongs to
+PART_OF = {
+    "layers_product.cuh": "Products()",
+    "layers_norm.cuh": "Products()",
+    "leave_logits": "Products()",
+    "layers_attention.cuh": "Attention()",
 }
 ATTENTIONS = {"attention to hypotheses": "own", "attention to sources": "source"}
 
@@ -72,7 +82,10 @@ class Code:
             for name, first, last in self.functions.get(Path(place.file).name, []):
                 if first <= place.line <= last:
                     found.append(name)
-        return found
+        # nvcc forgets some of the lines from which code was called
+        around = {Path(place.file).name for place in one.places} | set(found)
+        parts = {part for inner, part in PART_OF.items() if inner in around}
+        return found + sorted(parts - set(found))
 
     @cached_property
     def named(self) -> list[list[str]]:
@@ -81,6 +94,21 @@ class Code:
     @property
     def num_lines(self) -> int:
         return math.ceil(self.code[-1].address / sass.LINE_BYTES)
+
+    def cycles_of_choice(self, lines: emulated_lines.Lines) -> int:
+        """Cycles of the block that finds the survivors of a beam, when it knows that it may."""
+
+        def times(one: Instruction) -> float | None:
+            names = self.names(one)
+            if "finish_beam" not in names:
+                # loops around it turn once
+                return float(one.name.startswith("BRA"))
+            inner = replace(one, places=one.places[: names.index("finish_beam") + 1])
+            return lines(inner)
+
+        number = {i for i, names in enumerate(self.named) if "finish_beam" in names}
+        walked = sass.timeline(self.code, times, 0)
+        return sum(cycles for i, _, cycles in walked if i in number)
 
     def cycles(self, part: str, turns: dict[str, int]) -> int:
         """Cycles from the last number before a part to its last one behind.
@@ -142,13 +170,15 @@ def compiled(packs: int, folder: Path) -> Code:
     return Code(code, {path.name: functions_of(path) for path in files})
 
 
-def turns_of_product(columns: int, inputs: int, has_norm: bool, packs: int) -> dict[str, int]:
+def turns_of_product(
+    columns: int, inputs: int, has_norm: bool, packs: int, are_logits: bool = False
+) -> dict[str, int]:
     """How often functions run in a block that has most columns, with a ReLU where there is an activation."""
     groups = math.ceil(columns / LINES / MULTIPROCESSORS)
     pairs, chunks = math.ceil(groups / 2), math.ceil(inputs / (WARPS * packs * PACK))
-    norm = dict.fromkeys(("normalise", "norm_of", "leave_moments"), int(has_norm))
+    norm = dict.fromkeys(("normalise", "leave_moments"), int(has_norm))
     often = {"add_products": pairs * chunks, "leave_partial": pairs, "weights_of": pairs * chunks}
-    once = {"keep_normed": 0, "activated": 0}
+    once = {"keep_normed": 0, "activated": 0, "embedded": 0, "leave_logits": int(are_logits)}
     return {**norm, **often, **once, "load": chunks, "await_all": chunks}
 
 
@@ -170,13 +200,10 @@ def packs_of(width: int) -> int:
     return next(packs for packs in (1, 2, 4) if width <= WARPS * PACK * packs)
 
 
-def rest_us(machine: str, network: Network) -> float:
+def rest_us() -> float:
     """Microseconds of the kernels beside this one, by the constants of `forecast`."""
-    own = forecast.parts(network, SOURCES_OF_STEP, WIDTH, DTYPE, launched=True)
-    [select] = [part.us(MACHINES[machine], DTYPE) for part in own if part.name == "selection"]
-    beside = BOOKS * forecast.KERNEL_US["books"] + OTHERS * forecast.KERNEL_US["norm"]
-    # between this kernel, the embedding and the selection, and from the report to the next step
-    return select + beside + 3 * forecast.GAP_US
+    # between these and this one, and from the report to the next step
+    return BOOKS * forecast.KERNEL_US["books"] + 3 * forecast.GAP_US
 
 
 def bytes_of_layer(network: Network) -> int:
@@ -203,12 +230,17 @@ def rows_of(name: str, case: str, folder: Path) -> Iterator[dict]:
     # logits: rounds of as many groups as a block adds at once
     groups = math.ceil(network.vocabulary / LINES / MULTIPROCESSORS)
     columns = min(groups, MOST_GROUPS) * LINES * MULTIPROCESSORS
-    turns = turns_of_product(columns, network.width, True, packs)
+    turns = turns_of_product(columns, network.width, True, packs, are_logits=True)
     cycles = code.cycles("Products", turns)
     rounds = math.ceil(groups / MOST_GROUPS)
     first = EXCHANGE_US + cycles / CYCLES_PER_US
     yield {"case": case, "system": "logits, first round", "cycles": cycles, "µs": round(first, 2)}
-    begin = START_US + forecast.COLD_US
+    lines = emulated_lines.of_layers(network.vocabulary, folder)
+    own = code.cycles_of_choice(lines)
+    choice = MEETING_US + own / CYCLES_PER_US
+    yield {"case": case, "system": "survivors of a beam", "cycles": own, "µs": round(choice, 2)}
+    # a row's embedding is behind its token
+    begin = START_US + forecast.COLD_US + sass.LATENCY["LDGSTS|LDG|LD[.]"] / CYCLES_PER_US
     begin += code.num_lines * LINE_CYCLES[case, SOURCES_OF_STEP] / CYCLES_PER_US
     for gpu in ("H100", "H200"):
         rate = MACHINES[gpu].bytes_per_us * forecast.ONE_KERNEL_READ_SHARE
@@ -225,7 +257,8 @@ def rows_of(name: str, case: str, folder: Path) -> Iterator[dict]:
             "by its bytes, µs": round(read, 1),
             "layers, µs": round(layers, 1),
             "logits, µs": round(logits, 1),
-            "µs": round(begin + layers + logits + rest_us(gpu, network), 1),
+            "survivors, µs": round(choice, 1),
+            "µs": round(begin + layers + logits + choice + rest_us(), 1),
         }
 
 

@@ -4,6 +4,7 @@
 
 #include "decoder_layers.cuh"
 #include "layers_attention.cuh"
+#include "layers_choice.cuh"
 #include "layers_product.cuh"
 
 namespace pybeam::cuda {
@@ -71,17 +72,16 @@ __device__ void find_tiles(const LayersParams& p, const Memory& memory) {
 __device__ void leave(const LayersParams& p) {
     __syncthreads();
     const uint32_t last = p.plan.num_blocks - 1;
-    if (threadIdx.x == 0 && count_arrival(p.books, last) == last) p.books[1] += 1;
+    if (threadIdx.x == 0 && count_arrival(p.books, last) == last) {
+        p.books[1] += 1;
+        p.books[2] = 0;
+    }
 }
 
+// All layers, and the logits behind them, of at least one row.
 template <class Number, int kPacks>
-__global__ void __launch_bounds__(kThreads, 1)
-    decoder_layers_kernel(const __grid_constant__ LayersParams p) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    // where all rows are padding, nothing comes, and the places stay as they are
-    const int num_rows = p.seen.offset[p.seen.num_sources];
-    if (num_rows == 0) return;
-    const Memory memory(shared_memory(), p);
+__device__ void make_layers(const LayersParams& p, const Memory& memory, Choice<Number>& choice,
+                            int num_rows) {
     auto* words = reinterpret_cast<uint64_t*>(memory.layers);
     const auto* table = reinterpret_cast<const uint64_t*>(p.layers);
     for (int i = threadIdx.x; i < p.num_layers * int(sizeof(LayerAt) / 8); i += kThreads) {
@@ -99,15 +99,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (threadIdx.x / kWarpSize == kWarps - 1) ring.ask(p.plan.num_stages);
 
-    Products<Number, kPacks> multiply(p, memory, ring, num_rows);
+    const int num_rounds = (memory.shares->num_groups[kLogits] + kMaxGroups - 1) / kMaxGroups;
+    choice.begin(num_rounds);
+    Products<Number, kPacks> multiply(p, memory, ring, choice, num_rows);
     Attention<Number> attend(p, memory);
     attend.begin();
-    multiply.keep_states(p.states);
+    multiply.keep_states();
     const int64_t num_places = p.num_layers * p.num_places;
     const int own_set = p.books[1] % 2;
     uint16_t* own = p.places + own_set * num_places;
     uint16_t* other = p.places + (1 - own_set) * num_places;
-    const int num_rounds = (memory.shares->num_groups[kLogits] + kMaxGroups - 1) / kMaxGroups;
 #pragma unroll 1
     for (int i = 0; i <= p.num_layers; ++i) {
         const bool is_behind = i == p.num_layers;
@@ -130,7 +131,19 @@ __global__ void __launch_bounds__(kThreads, 1)
             empty_places(other + i * p.num_places, p.num_places, p.plan.num_blocks);
         }
     }
-    leave(p);
+}
+
+template <class Number, int kPacks>
+__global__ void __launch_bounds__(kThreads, 1)
+    decoder_layers_kernel(const __grid_constant__ LayersParams p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    const int num_rows = p.seen.offset[p.seen.num_sources];
+    const Memory memory(shared_memory(), p);
+    Choice<Number> choice(p, memory, num_rows);
+    // where all rows are padding, nothing comes, and the places stay as they are
+    if (num_rows > 0) make_layers<Number, kPacks>(p, memory, choice, num_rows);
+    choice.finish_beams();
+    if (num_rows > 0) leave(p);
 #endif
 }
 
@@ -162,7 +175,9 @@ LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
     const int room = (shared_bytes - before) / WeightRing<kPacks>::kStageBytes;
     plan.num_stages = std::min(room, kMaxStages);
     plan.num_bytes = before + plan.num_stages * WeightRing<kPacks>::kStageBytes;
-    const bool fits = most <= kMaxGroups && plan.num_stages >= std::max(most, chunks * states);
+    const int choice = (sizeof(BeamMemory) - 1) / WeightRing<kPacks>::kStageBytes + 1;
+    const bool fits =
+        most <= kMaxGroups && plan.num_stages >= std::max({most, chunks * states, choice});
     return fits && has_late_code(kernel_of<kPacks>(p)) ? plan : LayersPlan{};
 }
 

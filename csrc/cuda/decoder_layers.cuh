@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../params/linear.h"
+#include "params.cuh"
 
 namespace pybeam::cuda {
 
@@ -19,6 +20,9 @@ constexpr int kMaxRows = 64;
 constexpr int kMaxLayers = 48;
 constexpr int kMaxGroups = 8;
 constexpr int kMaxStages = 32;
+// Numbers of `LayersParams::books`.
+constexpr int kBooks = 3;
+constexpr int kChoiceGroups = kThreads / 2;
 
 // The products of a layer, in order. Addresses of 16-bit numbers, each a multiple of 16.
 enum Product { kQkv, kOwnOut, kQuery, kCrossOut, kInner, kInnerOut, kNumProducts };
@@ -58,16 +62,34 @@ struct LayersPlan {
     int num_bytes;
 };
 
+// Tokens of rows and their positions, and the tables of both. A line that there is not is 0.
+struct EmbeddingAt {
+    const int32_t *token, *place;       // [rows]
+    const uint16_t *table, *positions;  // [tokens, width], [positions, width]
+    int num_tokens, num_positions, skipped_token;
+    float scale;
+};
+
+// Arguments of `select`, but for scratch memory, and what it wants of the logits.
+struct ChoiceAt {
+    SelectParams select;
+    float* peaks;   // [entries, slices, kChoiceGroups]
+    Total* totals;  // [entries, blocks]
+    int num_slices;
+};
+
 struct LayersParams {
     bool is_float16;
+    bool has_choice;
     const LayerAt* layers;
-    const uint16_t* states;  // [rows, width]
+    const uint16_t* states;  // [rows, width]; null: embeddings
     // Behind the last layer: states [rows, width], or logits [rows, columns] if there are columns.
     uint16_t* out;
+    int64_t out_stride;
     LinearAt logits;
     int num_logits;
     uint16_t* places;    // [2, layers, places of a layer]
-    uint32_t* books;     // blocks that have left, launches so far
+    uint32_t* books;     // blocks that have left, launches so far, blocks that have left logits
     int64_t num_places;  // of a layer
     int num_layers, place_rows, width, inner_width, num_heads;
     Activation activation;
@@ -75,7 +97,16 @@ struct LayersParams {
     float epsilon, scale;
     SeenCells seen;
     LayersPlan plan;
+    EmbeddingAt embedding;
+    ChoiceAt choice;
 };
+
+// Slices of the peaks of a row, each of `kChoiceGroups`: a block has one in each round.
+inline int choice_slices(int num_logits, int num_blocks) {
+    const int num_groups = ((num_logits + kLines - 1) / kLines + num_blocks - 1) / num_blocks;
+    const int num_rounds = (num_groups + kMaxGroups - 1) / kMaxGroups;
+    return (num_rounds * num_blocks + kChoiceGroups - 1) / kChoiceGroups;
+}
 
 // Numbers of the places of a layer for each row: those of its products, attentions included.
 inline int64_t places_of_row(int64_t width, int64_t inner_width) { return 9 * width + inner_width; }

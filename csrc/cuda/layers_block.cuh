@@ -83,6 +83,28 @@ struct NodeMemory {
     NodeList list[2];
 };
 
+// The choice knows this of all rows: totals of this block's logits, entries, and whether they may
+// not end.
+struct ChoiceRows {
+    Total total[kMaxRows];
+    int entry[kMaxRows];
+    bool bans[kMaxRows];
+};
+
+// The choice keeps this for a while, where attention has had its nodes.
+struct ChoiceParts {
+    // of the columns of a warp in a row: the largest logit that may be chosen, and all of them
+    struct alignas(16) Part {
+        float peak;
+        Total total;
+    };
+    Part part[kWarps][kLines];
+    // of the beam whose survivors are found: the first entry, and the row of each
+    int begin, row[kMaxBlockWidth];
+};
+
+static_assert(sizeof(ChoiceParts) <= sizeof(NodeMemory));
+
 struct Memory {
     uint64_t* words;      // of stages
     uint64_t* node_word;  // of keys and values
@@ -92,16 +114,21 @@ struct Memory {
     Shares* shares;
     Moments* moments;  // [2, warps, lines]
     NodeMemory* nodes;
-    float* states;   // [groups, rows, lines], this block's columns of what sums are added to
-    float* partial;  // [2, warps, groups * lines, lines]
+    ChoiceRows* choice;
+    ChoiceParts* parts;  // in place of nodes
+    float* states;       // [groups, rows, lines], this block's columns of what sums are added to
+    float* partial;      // [2, warps, lines, columns]
     char* stages;
 
-    static constexpr int kParts = 8;
-    static constexpr int kPartialFloats = kWarps * kLines * kLines;
+    static constexpr int kParts = 9;
+    // Two rows are eight banks apart.
+    static constexpr int kPartialColumns = kMaxGroups * kLines + 4;
+    static constexpr int kPartialFloats = kLines * kPartialColumns;
 
     // Returns the bytes before stages.
     __host__ __device__ static int offsets(const LayersPlan& plan, int num_layers, int place_rows,
                                            int (&begin)[kParts]) {
+        const int partial = 2 * kWarps * kPartialFloats * 4;
         const int sizes[kParts] = {(kMaxStages + 1) * 8,
                                    num_layers * static_cast<int>(sizeof(LayerAt)),
                                    kMaxRows * static_cast<int>(sizeof(Tile)),
@@ -109,7 +136,8 @@ struct Memory {
                                    2 * kWarps * kLines * static_cast<int>(sizeof(Moments)),
                                    static_cast<int>(sizeof(NodeMemory)),
                                    plan.state_groups * place_rows * kLines * 4,
-                                   2 * kPartialFloats * plan.most_groups * 4};
+                                   partial,
+                                   static_cast<int>(sizeof(ChoiceRows))};
         int bytes = 0;
         for (int i = 0; i < kParts; ++i) {
             begin[i] = bytes;
@@ -131,6 +159,8 @@ struct Memory {
         nodes = reinterpret_cast<NodeMemory*>(memory + begin[5]);
         states = reinterpret_cast<float*>(memory + begin[6]);
         partial = reinterpret_cast<float*>(memory + begin[7]);
+        choice = reinterpret_cast<ChoiceRows*>(memory + begin[8]);
+        parts = reinterpret_cast<ChoiceParts*>(memory + begin[5]);
     }
 };
 

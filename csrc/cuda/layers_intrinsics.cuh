@@ -13,6 +13,12 @@ __device__ inline char* shared_memory() {
     return memory;
 }
 
+// A number that is computed here, and not behind the next barrier.
+__device__ inline int known_now(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // Numbers that other blocks write meanwhile.
 __device__ inline uint4 load_relaxed(const uint4* address) {
     uint4 x;
@@ -20,6 +26,13 @@ __device__ inline uint4 load_relaxed(const uint4* address) {
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "l"(address)
                  : "memory");
+    return x;
+}
+
+// Then all can be seen that others wrote before they counted themselves there.
+__device__ inline uint32_t load_acquire(const uint32_t* address) {
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
     return x;
 }
 
@@ -50,6 +63,12 @@ __device__ inline void multiply_float16(float (&sum)[4], const uint32_t (&a)[4],
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 1 / sqrt(x) of an x that is not denormal.
+__device__ inline float inverse_root(float x) {
+    asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
 }
 
 // Two numbers in a word, the first in its low half. A NaN has not all bits set.

@@ -1,6 +1,9 @@
 // The operator `decoder_layers`: checks, and the launch. Nothing here waits for the device, so
 // nothing here can check values that serve as addresses.
+#include <array>
+
 #include "decoder_layers.cuh"
+#include "select_call.h"
 #include "stream.h"
 
 namespace pybeam::cuda {
@@ -36,49 +39,120 @@ bool takes(const Tensor& like, int64_t num_rows, int64_t num_layers, int64_t inn
     return plan_for(params, like.device().index).num_blocks > 0;
 }
 
-Tensor decoder_layers(const Tensor& states, const Tensor& layers, const Tensor& places,
-                      const Tensor& books, const Tensor& offset, const Tensor& slot,
-                      const Tensor& cell, const Tensor& num_cells, const Tensor& mask,
-                      const Tensor& entry, const Tensor& new_cell, const Tensor& source_cell,
-                      const Tensor& source_length, const OptionalTensor& norm_scale,
-                      const OptionalTensor& norm_shift, const OptionalTensor& output,
-                      const OptionalTensor& output_bias, int64_t num_pool_cells,
-                      int64_t inner_width, int64_t num_heads, int64_t activation, bool is_pre_norm,
-                      double epsilon, double scale) {
-    const Device device = states.device();
+// Checks arguments of a device, and gives their numbers.
+class Arguments {
+  public:
+    Arguments(Device device, ScalarType dtype) : device_(device), dtype_(dtype) {}
+
+    int32_t* ints(const char* name, const Tensor& tensor, IntList shape) const {
+        check_tensor(name, tensor, ScalarType::kInt32, shape, device_);
+        check_contiguous(name, tensor);
+        return data<int32_t>(tensor);
+    }
+
+    // Null: there is no tensor.
+    const uint16_t* numbers(const char* name, const OptionalTensor& tensor, IntList shape) const {
+        if (!tensor.has_value()) return nullptr;
+        check_tensor(name, *tensor, dtype_, shape, device_);
+        check_contiguous(name, *tensor);
+        const auto* begin = data<const uint16_t>(*tensor);
+        PYBEAM_CHECK_VALUE(reinterpret_cast<uintptr_t>(begin) % 16 == 0, "`", name,
+                           "` must begin at a multiple of 16 bytes");
+        return begin;
+    }
+
+    EmbeddingAt embedding(TensorList tensors, int64_t skipped_id, double scale) const {
+        const Tensor &token = tensors[0], &place = tensors[1], &table = tensors[2];
+        const Tensor& positions = tensors[3];
+        const int64_t num_rows = token.numel(), width = table.size(1);
+        return {ints("token", token, {num_rows}),
+                ints("place", place, {num_rows}),
+                numbers("table", table, {table.size(0), width}),
+                numbers("positions", positions, {positions.size(0), width}),
+                static_cast<int>(table.size(0)),
+                static_cast<int>(positions.size(0)),
+                static_cast<int>(skipped_id),
+                static_cast<float>(scale)};
+    }
+
+    SeenCells seen(TensorList tensors, int64_t num_rows, int64_t num_pool_cells) const {
+        const Tensor &offset = tensors[0], &slot = tensors[1], &cell = tensors[2];
+        const Tensor &mask = tensors[4], &source_cell = tensors[7];
+        check_dim("cell", cell, 2), check_dim("mask", mask, 3);
+        check_dim("source_cell", source_cell, 2);
+        const int64_t num_sources = slot.numel(), num_slots = cell.size(0);
+        PYBEAM_CHECK_VALUE(num_sources <= kMaxRows, "`slot` must have at most ", kMaxRows,
+                           " sources, but has ", num_sources);
+        const std::array<int64_t, 3> masks{num_slots, cell.size(1), mask.size(2)};
+        check_tensor("mask", mask, ScalarType::kInt64, masks, device_);
+        check_contiguous("mask", mask);
+        return {ints("offset", offset, {num_sources + 1}),
+                ints("slot", slot, {num_sources}),
+                ints("cell", cell, {num_slots, cell.size(1)}),
+                ints("num_cells", tensors[3], {num_slots}),
+                data<const int64_t>(mask),
+                ints("entry", tensors[5], {num_rows}),
+                ints("new_cell", tensors[6], {num_rows}),
+                ints("source_cell", source_cell, source_cell.sizes()),
+                ints("source_length", tensors[8], {source_cell.size(0)}),
+                static_cast<int>(num_sources),
+                static_cast<int>(cell.size(1)),
+                static_cast<int>(mask.size(2)),
+                static_cast<int>(source_cell.size(1)),
+                static_cast<int>(num_pool_cells)};
+    }
+
+  private:
+    Device device_;
+    ScalarType dtype_;
+};
+
+// Returns states or logits; or, where there are scores of rows, the survivors of beams.
+std::vector<Tensor> decoder_layers(
+    const OptionalTensor& states, TensorList embedding, TensorList kept, TensorList seen,
+    const OptionalTensor& norm_scale, const OptionalTensor& norm_shift,
+    const OptionalTensor& output, const OptionalTensor& output_bias, const OptionalTensor& score,
+    const OptionalTensor& offset, const OptionalTensor& width, const OptionalTensor& is_ended,
+    const OptionalTensor& max_candidates, const OptionalTensor& margin,
+    const OptionalTensor& local_margin, const OptionalTensor& best_finished,
+    const OptionalTensor& forced, const OptionalTensor& ban_eos, IntList eos_ids, int64_t finishing,
+    int64_t capacity, bool normalise, int64_t num_pool_cells, int64_t inner_width,
+    int64_t num_heads, int64_t activation, bool is_pre_norm, int64_t skipped_id,
+    double embedding_scale, double epsilon, double scale) {
+    check_size("embedding", embedding, 4), check_size("kept", kept, 3);
+    check_size("seen", seen, 9);
+    const Tensor &table = embedding[2], &layers = kept[0], &places = kept[1];
+    const Device device = table.device();
     const DeviceGuard guard(device.index);
-    check_dim("states", states, 2), check_dim("layers", layers, 2), check_dim("cell", cell, 2);
-    check_dim("source_cell", source_cell, 2), check_dim("mask", mask, 3);
-    const int64_t num_rows = states.size(0), num_layers = layers.size(0), num_slots = cell.size(0);
-    const int64_t num_sources = slot.numel();
+    check_dim("table", table, 2), check_dim("positions", embedding[3], 2);
+    check_dim("layers", layers, 2);
+    const int64_t num_rows = embedding[0].numel(), num_columns = table.size(1);
+    const int64_t num_layers = layers.size(0);
     const int64_t num_logits = output.has_value() ? output->size(0) : 0;
-    const bool takes_them = takes(states, num_rows, num_layers, inner_width, num_heads, num_logits);
+    const bool takes_them = takes(table, num_rows, num_layers, inner_width, num_heads, num_logits);
     PYBEAM_CHECK_VALUE(takes_them, "`decoder_layers` does not take ", num_rows, " rows of ",
-                       num_layers, " layers of ", states.size(1), " and ", inner_width, " with ",
+                       num_layers, " layers of ", num_columns, " and ", inner_width, " with ",
                        num_heads, " heads and ", num_logits,
                        " logits on this device; ask `takes_decoder_layers` before");
     PYBEAM_CHECK_VALUE(0 <= activation && activation < kNumActivations,
                        "`activation` must be 0 to ", kNumActivations - 1, ", but is ", activation);
-    PYBEAM_CHECK_VALUE(num_sources <= kMaxRows, "`slot` must have at most ", kMaxRows,
-                       " sources, but has ", num_sources);
-    const auto ints = [&](const char* name, const Tensor& tensor, IntList shape) {
-        check_tensor(name, tensor, ScalarType::kInt32, shape, device);
-        check_contiguous(name, tensor);
-        return data<int32_t>(tensor);
-    };
+    PYBEAM_CHECK_VALUE(norm_scale.has_value() == norm_shift.has_value(),
+                       "`norm_scale` and `norm_shift` must be given together");
 
+    const ScalarType dtype = table.scalar_type();
+    const Arguments given(device, dtype);
     LayersParams params{};
-    params.is_float16 = states.scalar_type() == ScalarType::kFloat16;
-    PYBEAM_CHECK_VALUE(params.is_float16 || states.scalar_type() == ScalarType::kBFloat16,
-                       "`states` must be bfloat16 or float16, but is ", states.scalar_type());
-    check_contiguous("states", states);
+    params.is_float16 = dtype == ScalarType::kFloat16;
+    PYBEAM_CHECK_VALUE(params.is_float16 || dtype == ScalarType::kBFloat16,
+                       "`table` must be bfloat16 or float16, but is ", dtype);
     check_tensor("layers", layers, ScalarType::kInt64, {num_layers, kAddresses}, device);
     check_contiguous("layers", layers);
     params.layers = data<const LayerAt>(layers);
-    params.states = data<const uint16_t>(states);
+    params.states = given.numbers("states", states, {num_rows, num_columns});
+    params.embedding = given.embedding(embedding, skipped_id, embedding_scale);
     params.num_layers = static_cast<int>(num_layers);
     params.place_rows = rounded_rows(num_rows);
-    params.width = static_cast<int>(states.size(1));
+    params.width = static_cast<int>(num_columns);
     params.inner_width = static_cast<int>(inner_width);
     params.num_heads = static_cast<int>(num_heads);
     params.activation = static_cast<Activation>(activation);
@@ -88,46 +162,49 @@ Tensor decoder_layers(const Tensor& states, const Tensor& layers, const Tensor& 
     check_tensor("places", places, ScalarType::kInt16, {2, num_layers, params.num_places}, device);
     check_contiguous("places", places);
     params.places = data<uint16_t>(places);
-    params.books = reinterpret_cast<uint32_t*>(ints("books", books, {2}));
-    SeenCells& seen = params.seen;
-    seen.num_sources = static_cast<int>(num_sources);
-    seen.max_cells = static_cast<int>(cell.size(1));
-    seen.mask_words = static_cast<int>(mask.size(2));
-    seen.max_source_cells = static_cast<int>(source_cell.size(1));
-    seen.num_pool_cells = static_cast<int>(num_pool_cells);
-    seen.offset = ints("offset", offset, {num_sources + 1});
-    seen.slot = ints("slot", slot, {num_sources});
-    seen.cell = ints("cell", cell, {num_slots, cell.size(1)});
-    seen.length = ints("num_cells", num_cells, {num_slots});
-    check_tensor("mask", mask, ScalarType::kInt64, {num_slots, cell.size(1), mask.size(2)}, device);
-    check_contiguous("mask", mask);
-    seen.mask = data<const int64_t>(mask);
-    seen.entry = ints("entry", entry, {num_rows});
-    seen.new_cell = ints("new_cell", new_cell, {num_rows});
-    seen.source_cell = ints("source_cell", source_cell, source_cell.sizes());
-    seen.source_length = ints("source_length", source_length, {source_cell.size(0)});
-    const auto numbers = [&](const char* name, const OptionalTensor& tensor, IntList shape) {
-        if (!tensor.has_value()) return static_cast<const uint16_t*>(nullptr);
-        check_tensor(name, *tensor, states.scalar_type(), shape, device);
-        check_contiguous(name, *tensor);
-        const auto* begin = data<const uint16_t>(*tensor);
-        PYBEAM_CHECK_VALUE(reinterpret_cast<uintptr_t>(begin) % 16 == 0, "`", name,
-                           "` must begin at a multiple of 16 bytes");
-        return begin;
-    };
+    params.books = reinterpret_cast<uint32_t*>(given.ints("books", kept[2], {kBooks}));
+    params.seen = given.seen(seen, num_rows, num_pool_cells);
     params.num_logits = static_cast<int>(num_logits);
-    params.logits = {numbers("norm_scale", norm_scale, {states.size(1)}),
-                     numbers("norm_shift", norm_shift, {states.size(1)}),
-                     numbers("output", output, {num_logits, states.size(1)}),
-                     numbers("output_bias", output_bias, {num_logits})};
-    PYBEAM_CHECK_VALUE(norm_scale.has_value() == norm_shift.has_value(),
-                       "`norm_scale` and `norm_shift` must be given together");
+    params.logits = {given.numbers("norm_scale", norm_scale, {num_columns}),
+                     given.numbers("norm_shift", norm_shift, {num_columns}),
+                     given.numbers("output", output, {num_logits, num_columns}),
+                     given.numbers("output_bias", output_bias, {num_logits})};
     params.plan = plan_for(params, device.index);
-    const int64_t num_columns = num_logits > 0 ? num_logits : states.size(1);
-    const Tensor out = empty({num_rows, num_columns}, states.scalar_type(), device);
+    const cudaStream_t stream = Stream::current(device.index).stream;
+    params.out_stride = num_logits > 0 ? num_logits : num_columns;
+    // a choice reads logits in vectors
+    params.has_choice = score.has_value();
+    if (params.has_choice) params.out_stride = (num_logits + kLines - 1) / kLines * kLines;
+    const Tensor out = empty({num_rows, params.out_stride}, dtype, device);
     params.out = data<uint16_t>(out);
-    check_cuda(launch_layers(params, Stream::current(device.index).stream));
-    return out;
+    if (!params.has_choice) {
+        check_cuda(launch_layers(params, stream));
+        return {out};
+    }
+    PYBEAM_CHECK_VALUE(offset.has_value() && width.has_value() && num_logits > 0,
+                       "`score` needs `offset`, `width` and `output` beside it");
+    const SelectCall call(out, *score, *offset, *width, is_ended, max_candidates, margin,
+                          local_margin, best_finished, forced, ban_eos, eos_ids, finishing,
+                          capacity, normalise);
+    check_sizes(call.params, num_logits);
+    const int64_t num_entries = call.num_entries;
+    PYBEAM_CHECK_VALUE(num_entries == num_rows || is_ended.has_value(), "`score` must have ",
+                       num_rows, " numbers, one for each row, but has ", num_entries);
+    PYBEAM_CHECK_VALUE(width->numel() == params.seen.num_sources, "`width` must have ",
+                       params.seen.num_sources, " numbers, one for each source, but has ",
+                       width->numel());
+    ChoiceAt& choice = params.choice;
+    choice.select = SelectParams{call.params, num_entries};
+    choice.select.vocab_size = num_logits;
+    choice.num_slices = choice_slices(params.num_logits, params.plan.num_blocks);
+    const Tensor peaks =
+        empty({num_entries, choice.num_slices * kChoiceGroups}, ScalarType::kFloat32, device);
+    const Tensor totals =
+        empty({num_entries, params.plan.num_blocks, 2}, ScalarType::kFloat32, device);
+    choice.peaks = data<float>(peaks), choice.totals = data<Total>(totals);
+    check_cuda(launch_layers(params, stream));
+    return std::apply([](const auto&... results) { return std::vector<Tensor>{results...}; },
+                      call.results);
 }
 
 }  // namespace
@@ -138,12 +215,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pybeam, m) {
         "takes_decoder_layers(Tensor like, int num_rows, int num_layers, int inner_width, "
         "int num_heads, int num_logits) -> bool");
     m.def(
-        "decoder_layers(Tensor states, Tensor layers, Tensor(a!) places, Tensor(b!) books, "
-        "Tensor offset, Tensor slot, Tensor cell, Tensor num_cells, Tensor mask, Tensor entry, "
-        "Tensor new_cell, Tensor source_cell, Tensor source_length, Tensor? norm_scale, "
-        "Tensor? norm_shift, Tensor? output, Tensor? output_bias, int num_pool_cells, "
-        "int inner_width, int num_heads, int activation, bool is_pre_norm, float epsilon, "
-        "float scale) -> Tensor");
+        "decoder_layers(Tensor? states, Tensor[] embedding, Tensor(a!)[] kept, Tensor[] seen, "
+        "Tensor? norm_scale, Tensor? norm_shift, Tensor? output, Tensor? output_bias, "
+        "Tensor? score, Tensor? offset, Tensor? width, Tensor? is_ended, Tensor? max_candidates, "
+        "Tensor? margin, Tensor? local_margin, Tensor? best_finished, Tensor? forced, "
+        "Tensor? ban_eos, int[] eos_ids, int finishing, "
+        "int capacity, bool normalise, int num_pool_cells, int inner_width, int num_heads, "
+        "int activation, bool is_pre_norm, int skipped_id, float embedding_scale, float epsilon, "
+        "float scale) -> Tensor[]");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(pybeam, CUDA, m) {

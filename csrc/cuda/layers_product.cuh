@@ -1,7 +1,9 @@
 // A product of a layer: a block has some columns of all rows, and each warp a part of the depth.
 #pragma once
 
-#include "layers_block.cuh"
+#include "layers_choice.cuh"
+#include "layers_embedding.cuh"
+#include "layers_norm.cuh"
 
 namespace pybeam::cuda {
 
@@ -27,7 +29,7 @@ __device__ inline float activated(float x, Activation activation) {
 // y = residual + f(norm(x) W^T + b)
 struct ProductCall {
     int product;
-    const uint16_t* x;  // [rows, depth]
+    const uint16_t* x;  // [rows, depth]; null: embeddings
     bool is_awaited;    // whether x are places
     uint16_t* y;        // [rows, columns]
     Activation activation;
@@ -40,18 +42,17 @@ class Products {
   public:
     using Ring = WeightRing<kPacks>;
 
-    __device__ Products(const LayersParams& p, const Memory& memory, Ring& ring, int num_rows)
-        : p_(p), memory_(memory), ring_(ring), num_rows_(num_rows) {}
+    __device__ Products(const LayersParams& p, const Memory& memory, Ring& ring,
+                        Choice<Number>& choice, int num_rows)
+        : p_(p), memory_(memory), ring_(ring), choice_(choice), num_rows_(num_rows) {}
 
     // The states of this block's columns, in floats.
-    __device__ void keep_states(const uint16_t* states) {
+    __device__ void keep_states() {
         for (int group = own_warp(); group < p_.plan.state_groups; group += kWarps) {
             const int column = column_of(p_, group) + 2 * (lane() / kLines);
             if (column >= p_.width) continue;
             for (int row = lane() % kLines; row < num_rows_; row += kLines) {
-                const auto* pair =
-                    reinterpret_cast<const uint32_t*>(states + int64_t{row} * p_.width + column);
-                const float2 x = floats_of<Number>(*pair);
+                const float2 x = floats_of<Number>(state_pair(row, column));
                 float* kept = state_of(group, row, column);
                 kept[0] = x.x, kept[1] = x.y;
             }
@@ -67,12 +68,15 @@ class Products {
         if (size.num_groups == 0 && !keeps) return;
         // while the rows are on their way
         Norm norm;
-        if (has_norm) norm = norm_of(linear, size.depth);
-        const uint32_t bias = bias_of(linear, size, call.first_group);
+        if (has_norm) norm.load(linear, size.depth, depth_of(0, 0));
+        Own own = own_of(linear, call, size);
         const int num_chunks = Ring::num_chunks(size.depth);
 #pragma unroll 1
         for (int first = 0; first < num_rows_; first += kLines) {
-            Rows rows, next = load(call, size.depth, first, 0);
+            Rows rows,
+                next = call.x == nullptr ? embedded(first) : load(call, size.depth, first, 0);
+            const int place = place_of_sums(size, first), left = place_of_left();
+            const float2 before = before_of(call, own, place);
             // once, too, where this block has no column but keeps the norm
             int group = 0;
 #pragma unroll 1
@@ -89,32 +93,28 @@ class Products {
                         const int other = chunk + 1 < num_chunks ? chunk + 1 : 0;
                         if (num_chunks > 1) next = load(call, size.depth, first, other);
                         await_all(rows, call, size.depth, first, chunk);
-                        if (has_norm) normalise(rows, norm, size.depth);
+                        if (has_norm) norm.normalise(rows, moments(), size.depth, p_.epsilon);
                         if (keeps) keep_normed(rows, size.depth, first);
                     }
                     if (depth_of(chunk, 0) < size.depth) add_products(sum, rows, weights);
                 }
-                leave_partial(sum, size.num_groups, group);
+                leave_partial(sum, size.num_groups, group, left);
                 group += 2;
             } while (group < size.num_groups);
             __syncthreads();
-            finish(call, size, bias, first);
+            const uint32_t pair = place < 0 ? 0 : finish(call, size, own, place, before);
+            if (call.product == kLogits && p_.has_choice) {
+                choice_.leave_logits(size, call.first_group, first, pair, own.ends);
+            }
+            own.y += kLines * own.stride, own.kept += kLines * kLines;
             parity_ ^= 1;
         }
         ring_.leave(num_chunks * size.num_groups);
     }
 
   private:
-    // The rows of a warp in a chunk of the depth, as tensor cores want them: a lane has a row and
-    // eight numbers of each pack.
-    struct Rows {
-        Vector pack[kPacks];
-    };
-
-    // Weight and bias of a norm, the eight numbers of each pack.
-    struct Norm {
-        Vector scale[kPacks], shift[kPacks];
-    };
+    using Rows = WarpRows<kPacks>;
+    using Norm = RowNorm<Number, kPacks>;
 
     __device__ static int lane() { return threadIdx.x % kWarpSize; }
     __device__ static int own_warp() { return threadIdx.x / kWarpSize; }
@@ -125,9 +125,17 @@ class Products {
         return memory_.states + (group * p_.place_rows + row) * kLines + column % kLines;
     }
 
-    __device__ float* partial_of(int warp, int column, int num_columns) const {
-        const int half = parity_ * Memory::kPartialFloats * p_.plan.most_groups;
-        return memory_.partial + half + (warp * num_columns + column) * kLines;
+    // The sums of all warps; those of the tile before may be read still.
+    __device__ Moments* moments() const { return memory_.moments + parity_ * kWarps * kLines; }
+
+    // The row that a lane finishes, in a tile, and the first of its two columns, in a group.
+    __device__ static int own_line() { return lane() % kLines; }
+    __device__ static int own_even() { return 2 * (lane() / kLines); }
+
+    __device__ uint32_t state_pair(int row, int column) const {
+        if (p_.states == nullptr) return EmbeddedRow<Number>(p_, row).pair(column);
+        const uint16_t* states = p_.states + int64_t{row} * p_.width;
+        return *reinterpret_cast<const uint32_t*>(states + column);
     }
 
     // Where a lane's numbers of pack i begin along the depth.
@@ -153,6 +161,20 @@ class Products {
         return rows;
     }
 
+    // Embeddings in place of rows, as wide as states.
+    __device__ Rows embedded(int first) const {
+        Rows rows{};
+        const int row = first + lane() / 4;
+        if (row >= num_rows_) return rows;
+        const EmbeddedRow<Number> own(p_, row);
+#pragma unroll
+        for (int i = 0; i < kPacks; ++i) {
+            const int column = depth_of(0, i);
+            if (column < p_.width) rows.pack[i] = own.eight(column);
+        }
+        return rows;
+    }
+
     __device__ void await_all(Rows& rows, const ProductCall& call, int depth, int first,
                               int chunk) const {
         if (!call.is_awaited) return;
@@ -161,85 +183,29 @@ class Products {
         __syncwarp();
     }
 
-    __device__ static Norm norm_of(const LinearAt& linear, int depth) {
-        Norm norm;
-#pragma unroll
-        for (int i = 0; i < kPacks; ++i) {
-            const int o_depth = depth_of(0, i);
-            norm.scale[i] = norm.shift[i] = {};
-            if (o_depth < depth) {
-                norm.scale[i] = load_vector(reinterpret_cast<const uint4*>(linear.scale + o_depth));
-                norm.shift[i] = load_vector(reinterpret_cast<const uint4*>(linear.shift + o_depth));
-            }
-        }
-        return norm;
-    }
+    // Two columns of the group that a warp finishes, in the row of a lane: their biases, where
+    // their results go, and which of the kept states they are added to.
+    struct Own {
+        int column;
+        uint32_t bias;
+        int64_t stride;  // of results
+        uint16_t* y;
+        int kept, ends;
+    };
 
-    // Two columns' biases of the group that this warp finishes.
-    __device__ uint32_t bias_of(const LinearAt& linear, const ProductSize& size,
-                                int first_group) const {
-        if (own_warp() >= size.num_groups || linear.bias == nullptr) return 0;
-        const int column = column_of(p_, first_group + own_warp()) + 2 * (lane() / kLines);
-        const int num_left = size.num_columns - column;
-        const uint32_t first = num_left > 0 ? __ldg(linear.bias + column) : 0;
-        return first | (num_left > 1 ? __ldg(linear.bias + column + 1) : 0u) << 16;
-    }
-
-    // Adds the numbers of a warp's rows and their squares on the tensor cores, as products with
-    // ones and with the rows themselves.
-    __device__ void leave_moments(const Rows& rows, Moments* moments) const {
-        const uint32_t ones = Number::pair(1.0f, 1.0f);
-        float sum[2][4] = {}, square[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < kPacks; ++i) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const uint32_t x[2] = {rows.pack[i].word[2 * half],
-                                       rows.pack[i].word[2 * half + 1]};
-                Number::multiply(sum[half], {ones, 0, ones, 0}, x);
-                Number::multiply(square[half], {x[0], 0, x[1], 0}, x);
-            }
+    __device__ Own own_of(const LinearAt& linear, const ProductCall& call,
+                          const ProductSize& size) const {
+        const int group = own_warp(), column = column_of(p_, call.first_group + group) + own_even();
+        const int64_t stride = call.product == kLogits ? p_.out_stride : size.num_columns;
+        const int kept = (group * p_.place_rows + own_line()) * kLines + own_even();
+        uint32_t bias = 0;
+        if (group < size.num_groups && linear.bias != nullptr) {
+            const int num_left = size.num_columns - column;
+            bias = num_left > 0 ? __ldg(linear.bias + column) : 0;
+            bias |= (num_left > 1 ? __ldg(linear.bias + column + 1) : 0u) << 16;
         }
-        const int line = lane() / 4, row = lane() % 4 * 2;
-        if (line == 0) {
-            moments[row].sum = sum[0][0] + sum[1][0];
-            moments[row + 1].sum = sum[0][1] + sum[1][1];
-        }
-        // of a row with itself
-        if (line == row) moments[row].square = square[0][0] + square[1][0];
-        if (line == row + 1) moments[row + 1].square = square[0][1] + square[1][1];
-    }
-
-    // A layer norm. The squares of distances to the mean are those of numbers less that of the
-    // mean, in float32, which is exact enough unless the mean is a thousand times the deviation.
-    __device__ void normalise(Rows& rows, const Norm& norm, int depth) const {
-        Moments* moments = memory_.moments + parity_ * kWarps * kLines;
-        leave_moments(rows, moments + own_warp() * kLines);
-        __syncthreads();
-        Moments all{};
-#pragma unroll
-        for (int warp = 0; warp < kWarps; ++warp) {
-            const Moments part = moments[warp * kLines + lane() / 4];
-            all.sum += part.sum, all.square += part.square;
-        }
-        const float share = 1.0f / depth, mean = all.sum * share;
-        const float variance = fmaxf(all.square * share - mean * mean, 0.0f);
-        const float factor = rsqrtf(variance + p_.epsilon), shift = -mean * factor;
-        // scales that are not there are 0
-#pragma unroll
-        for (int i = 0; i < kPacks; ++i) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                float y[2];
-#pragma unroll
-                for (int k = 0; k < 2; ++k) {
-                    const float x = Number::at(rows.pack[i], 2 * j + k) * factor + shift;
-                    y[k] = x * Number::at(norm.scale[i], 2 * j + k) +
-                           Number::at(norm.shift[i], 2 * j + k);
-                }
-                rows.pack[i].word[j] = Number::pair(y[0], y[1]);
-            }
-        }
+        const int ends = call.product == kLogits ? choice_.ends_of(column) : 0;
+        return {column, bias, stride, call.y + own_line() * stride + column, kept, ends};
     }
 
     // Keeps what a later sum is added to, where norms stand behind sums.
@@ -292,57 +258,83 @@ class Products {
         }
     }
 
-    // The sums of a warp's part of the depth, [columns, rows].
-    __device__ void leave_partial(const float (&sum)[2][4], int num_groups, int group) const {
-        const int line = lane() / 4, row = lane() % 4 * 2, num_columns = num_groups * kLines;
+    // Where a lane leaves its sums, [parity, warps, rows, columns].
+    __device__ int place_of_left() const {
+        const int line = lane() / 4, row = lane() % 4 * 2, warp = parity_ * kWarps + own_warp();
+        return known_now(warp * Memory::kPartialFloats + row * Memory::kPartialColumns + line);
+    }
+
+    // The sums of a warp's part of the depth.
+    __device__ void leave_partial(const float (&sum)[2][4], int num_groups, int group,
+                                  int left) const {
+        float* place = memory_.partial + left;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (group + half >= num_groups) continue;
-            float* place =
-                partial_of(own_warp(), (group + half) * kLines + line, num_columns) + row;
-            place[0] = sum[0][2 * half] + sum[1][2 * half];
-            place[1] = sum[0][2 * half + 1] + sum[1][2 * half + 1];
+            float* own = place + (group + half) * kLines;
+            own[0] = sum[0][2 * half] + sum[1][2 * half];
+            own[Memory::kPartialColumns] = sum[0][2 * half + 1] + sum[1][2 * half + 1];
         }
     }
 
-    // A warp finishes a group: a lane has a row and two columns.
-    __device__ void finish(const ProductCall& call, const ProductSize& size, uint32_t bias,
-                           int first) const {
-        const int group = own_warp(), line = lane() % kLines, row = first + line;
-        if (group >= size.num_groups || row >= num_rows_) return;
-        const int even = 2 * (lane() / kLines), num_columns = size.num_groups * kLines;
-        float2 sum{0, 0};
+    // Where the sums lie of what a lane finishes; -1: it finishes nothing.
+    __device__ int place_of_sums(const ProductSize& size, int first) const {
+        const bool finishes = own_warp() < size.num_groups && first + own_line() < num_rows_;
+        const int column = own_warp() * kLines + own_even();
+        const int place = parity_ * kWarps * Memory::kPartialFloats +
+                          own_line() * Memory::kPartialColumns + column;
+        return known_now(finishes ? place : -1);
+    }
+
+    // The numbers that results are added to.
+    __device__ float2 before_of(const ProductCall& call, const Own& own, int place) const {
+        if (!call.adds || place < 0) return {0, 0};
+        const float* kept = memory_.states + own.kept;
+        return {kept[0], kept[1]};
+    }
+
+    // A warp finishes a group: a lane has a row and two columns, whose numbers it returns.
+    __device__ uint32_t finish(const ProductCall& call, const ProductSize& size, const Own& own,
+                               int place, float2 before) const {
+        const float* sums = memory_.partial + place;
+        float2 sum[kWarps];
 #pragma unroll
         for (int warp = 0; warp < kWarps; ++warp) {
-            const float* part = partial_of(warp, group * kLines + even, num_columns) + line;
-            sum.x += part[0], sum.y += part[kLines];
+            sum[warp] = *reinterpret_cast<const float2*>(sums + warp * Memory::kPartialFloats);
         }
-        const float2 shift = floats_of<Number>(bias);
-        sum.x += shift.x, sum.y += shift.y;
+        // in pairs, so that few sums wait for one another
+#pragma unroll
+        for (int step = 1; step < kWarps; step *= 2) {
+#pragma unroll
+            for (int warp = 0; warp < kWarps; warp += 2 * step) {
+                sum[warp].x += sum[warp + step].x, sum[warp].y += sum[warp + step].y;
+            }
+        }
+        const float2 shift = floats_of<Number>(own.bias);
+        float2 y{sum[0].x + shift.x, sum[0].y + shift.y};
         if (call.activation != Activation::kNone) {
-            sum.x = activated(sum.x, call.activation), sum.y = activated(sum.y, call.activation);
+            y = {activated(y.x, call.activation), activated(y.y, call.activation)};
         }
-        const int column = column_of(p_, call.first_group + group) + even;
-        float* kept = state_of(group, row, column);
-        if (call.adds) sum.x += kept[0], sum.y += kept[1];
-        const uint32_t pair = Number::pair(sum.x, sum.y);
-        uint16_t* y = call.y + int64_t{row} * size.num_columns + column;
+        const uint32_t pair = Number::pair(y.x + before.x, y.y + before.y);
         if (call.product == kLogits) {
-            // for another kernel; their number may be odd
-            if (column < size.num_columns) y[0] = static_cast<uint16_t>(pair);
-            if (column + 1 < size.num_columns) y[1] = static_cast<uint16_t>(pair >> 16);
-            return;
+            // their number may be odd
+            if (own.column < size.num_columns) own.y[0] = static_cast<uint16_t>(pair);
+            if (own.column + 1 < size.num_columns) own.y[1] = static_cast<uint16_t>(pair >> 16);
+            return pair;
         }
-        leave_pair(y, pair);
+        leave_pair(own.y, pair);
         if (call.adds) {
             const float2 rounded = floats_of<Number>(pair);
+            float* kept = memory_.states + own.kept;
             kept[0] = rounded.x, kept[1] = rounded.y;
         }
+        return pair;
     }
 
     const LayersParams& p_;
     const Memory& memory_;
     Ring& ring_;
+    Choice<Number>& choice_;
     int num_rows_;
     int parity_ = 0;
 };

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "../ops/select.h"
-#include "params.cuh"
+#include "select_call.h"
 #include "stream.h"
 
 namespace pybeam::cuda {
@@ -90,11 +90,7 @@ SelectResults select(const Tensor& logits, const Tensor& score, const Tensor& of
     const SelectCall call(logits, score, offset, width, is_ended, max_candidates, margin,
                           local_margin, best_finished, forced, ban_eos, eos_ids, finishing,
                           capacity, normalise);
-    PYBEAM_CHECK_VALUE(logits.size(1) <= kMaxVocab, "`logits` has too many columns");
-    const bool refills = call.params.finishing == Finishing::kRefill;
-    const int64_t most = refills ? 2 * kMaxBlockWidth : kMaxBlockWidth;
-    PYBEAM_CHECK_VALUE(capacity <= most, "`capacity` must be at most ", most,
-                       " in this kernel, but is ", capacity, "; use backend='triton'");
+    check_sizes(call.params, logits.size(1));
     SelectParams params{call.params, call.num_entries};
     params.plan = plan_select(params, attribute(cudaDevAttrMultiProcessorCount, device));
 

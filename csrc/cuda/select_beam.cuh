@@ -19,30 +19,32 @@ constexpr int kBins = 2 * kThreads;
 struct BeamMemory {
     Entry entry[kMaxBlockWidth];
     Candidates list;
-    uint32_t bin[kBins];
+    alignas(16) uint32_t bin[kBins];
+    uint32_t bound;
     WarpNumbers numbers;
 };
 
 // How many numbers of a bin are compared with a bound: one for each thread, or two.
 __device__ inline int bins_in_use(int wanted) { return 4 * wanted <= kThreads ? kThreads : kBins; }
 
-// So many last bits of a bound are 0: it is less than 1/16 below the number at scores of 200 nats.
-constexpr int kCutBits = 12;
-
-// The largest finite number that at least `wanted` of the bins reach, rounded down; the least
-// finite number if fewer do.
-__device__ inline float bin_bound(const uint32_t* bin, int num_bins, int wanted) {
-    const uint32_t first = bin[threadIdx.x] >> kCutBits;
-    const uint32_t second = num_bins > kThreads ? bin[kThreads + threadIdx.x] >> kCutBits : 0;
-    uint32_t bound = 0;
+// The largest finite number that at least `wanted` of the bins reach; the least finite number if
+// fewer do. Others than the first `num_used` bins are 0. `least` is the largest number before.
+__device__ inline float bin_bound(const uint32_t* bin, int num_bins, int num_used, int wanted,
+                                  uint32_t& least) {
 #pragma unroll 1
-    for (uint32_t bit = 1u << (31 - kCutBits); bit != 0; bit >>= 1) {
-        int count = __syncthreads_count(first >= (bound | bit));
-        if (num_bins > kThreads) count += __syncthreads_count(second >= (bound | bit));
-        if (count >= wanted) bound |= bit;
+    for (int i = threadIdx.x; i < num_bins; i += kThreads) {
+        const uint32_t own = bin[i];
+        int num_above = 0;
+#pragma unroll 1
+        for (int j = 0; j < num_used; j += 4) {
+            const uint4 four = *reinterpret_cast<const uint4*>(bin + j);
+            num_above += (four.x > own) + (four.y > own) + (four.z > own) + (four.w > own);
+        }
+        if (num_above < wanted) atomicMin(&least, own);
     }
-    const uint32_t least = 0x00800000u >> kCutBits;  // of a finite number
-    return float_from_ordered(max(bound, least) << kCutBits);
+    __syncthreads();
+    constexpr uint32_t kLeastOrdered = 0x00800000u;  // of a finite number
+    return float_from_ordered(max(least, kLeastOrdered));
 }
 
 // The candidates of one beam. A block computes all of this together. `Left` is `LeftBySlices`, or
@@ -92,7 +94,7 @@ struct Beam {
 
     // Puts together the totals of every row. Returns whether a row has a NaN.
     __device__ bool combine_totals() const {
-        constexpr int kLanes = Left::kTotalLanes;
+        constexpr int kLanes = Left::kTotalLanes, kAtOnce = Left::kTotalsAtOnce;
         bool has_nan = false;
 #pragma unroll 1
         for (int first = 0; first < num_entries; first += kThreads / kLanes) {
@@ -102,10 +104,18 @@ struct Beam {
             // loads come first, so that they wait together
             const float score = i < num_entries ? p.score[begin + i] : 0.0f;
             const int32_t row = has_row ? left.row_of(begin + i) : 0;
+            const int num_totals = has_row ? left.num_totals() : 0;
             Total total{kMinusInfinity, 0.0f};
 #pragma unroll 1
-            for (int j = lane; has_row && j < left.num_totals(); j += kLanes) {
-                total = combine(total, left.total_of(begin + i, j));
+            for (int first = lane; first < num_totals; first += kAtOnce * kLanes) {
+                Total loaded[kAtOnce];
+#pragma unroll
+                for (int j = 0; j < kAtOnce; ++j) {
+                    const int place = first + j * kLanes;
+                    loaded[j] = {kMinusInfinity, 0.0f};
+                    if (place < num_totals) loaded[j] = left.total_of(begin + i, place);
+                }
+                total = combine(total, loaded);
             }
             total = combine_lanes<kLanes>(total);
             has_nan |= has_row && isnan(total.sum);
@@ -173,7 +183,8 @@ struct Beam {
             }
         });
         __syncthreads();
-        const float bound = bin_bound(memory.bin, num_bins, wanted);
+        const int num_used = min(num_entries * row_bins, num_bins);
+        const float bound = bin_bound(memory.bin, num_bins, num_used, wanted, memory.bound);
         // few bins: then each row keeps to its own limit
         const bool has_few =
             bound == kLeastFinite && row_bins == limit && num_entries * row_bins <= num_bins;
@@ -335,7 +346,10 @@ __device__ void finish_beam(const SelectParams& p, const Left& left, const Span&
                             BeamMemory& memory) {
     const int number = span.beam;
     for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
-    if (threadIdx.x == 0) memory.list.count = memory.list.num_groups = 0;
+    if (threadIdx.x == 0) {
+        memory.list.count = memory.list.num_groups = 0;
+        memory.bound = 0xffffffffu;
+    }
     const Beam<Logit, Left, kIsWide> beam(p, left, span, memory);
     const bool has_nan = beam.combine_totals();
     const int count = has_nan || beam.wanted == 0 ? 0 : beam.rank_candidates();

@@ -72,11 +72,12 @@ struct Scratch {
     }
 };
 
-// Of rows whose slices have been read by a block each, with so many vectors for a thread: where
-// their peaks and totals stand, and which vectors are a group's.
+// Where the peaks and totals of rows stand whose slices have been read by a block each, with so
+// many vectors for a thread, and which vectors are a group's.
 template <int kVectors>
 struct LeftBySlices {
-    static constexpr int kTotalLanes = 8;  // that share the totals of a row
+    static constexpr int kTotalLanes = 8;    // that share the totals of a row
+    static constexpr int kTotalsAtOnce = 1;  // that a lane loads
     static constexpr int kGroupVectors = 2 * kVectors;
     Scratch scratch;
 

@@ -124,12 +124,24 @@ struct Slice {
     }
 };
 
-// `a` is of tokens of a row, `b` of others behind them.
-__device__ inline Total combine(Total a, Total b) {
-    const float peak = fmaxf(a.peak, b.peak);
+// Puts totals of a row together.
+template <int kNumber>
+__device__ Total combine(Total total, const Total (&others)[kNumber]) {
+    float peak = total.peak;
+#pragma unroll
+    for (int i = 0; i < kNumber; ++i) peak = fmaxf(peak, others[i].peak);
     const float reference = peak == kMinusInfinity ? 0.0f : peak;
-    return {peak, a.sum * exp2_fast((a.peak - reference) * kLog2E) +
-                      b.sum * exp2_fast((b.peak - reference) * kLog2E)};
+    float sum = total.sum * exp2_fast((total.peak - reference) * kLog2E);
+#pragma unroll
+    for (int i = 0; i < kNumber; ++i) {
+        sum += others[i].sum * exp2_fast((others[i].peak - reference) * kLog2E);
+    }
+    return {peak, sum};
+}
+
+__device__ inline Total combine(Total total, Total other) {
+    const Total others[1] = {other};
+    return combine(total, others);
 }
 
 // Combines the totals of so many neighbouring lanes, in the same order every time.

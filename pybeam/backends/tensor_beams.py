@@ -145,10 +145,17 @@ class TensorBeams:
         assert self._slot is not None and self._rows is not None, (
             "`choose` needs a `read` before it"
         )
+        given = logits, columns, *self._given(), self._slot, self._rows, self._beams.is_alive
+        self._survivors = select_among(self._functions.select, *given)
+
+    def choice(self) -> tuple[SelectInputs, SelectOptions] | None:
+        """Inputs and options of `choose`, for a model that selects by itself; None: it may not."""
+        return self._given()
+
+    def _given(self) -> tuple[SelectInputs, SelectOptions]:
         inputs = self.inputs()
         options = select_options(self._rules, self._active, inputs, self._beams.score.shape[1])
-        given = logits, columns, inputs, options, self._slot, self._rows, self._beams.is_alive
-        self._survivors = select_among(self._functions.select, *given)
+        return inputs, options
 
     def take(self, slot: Tensor, survivors: Survivors) -> None:
         self._slot, self._survivors = slot, survivors
@@ -238,6 +245,9 @@ class TensorDrafts(TensorBeams):
         places = self._rows.row_slot, self._rows.position
         given = self._beams, self._rules, self._active, *places
         self._survivors = select_rows(self._functions.select, *given, logits)
+
+    def choice(self) -> None:
+        return None
 
     def commit(self, live: Tensor) -> Tensor:
         assert self._slot is not None and self._survivors is not None, (

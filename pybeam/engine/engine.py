@@ -262,7 +262,10 @@ class Engine:
     def _choose(self, step: Step) -> None:
         """Select the survivors of the beams that move. A second call does the same."""
         self._clock("model")
-        logits = self._work.session.step(step.rows)
+        session, rows = self._work.session, step.rows
+        given = step.choice if session.chooses else None
+        chosen = None if given is None else session.choose(rows, *given)
+        logits = chosen or session.step(rows)
         self._clock("select")
         step.choose(logits)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.layer_program import LayerCall
+from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.models.settings import Settings
 
@@ -59,10 +60,12 @@ class Session(ABC):
 
     Attributes:
         can_read: whether it has `read`.
+        chooses: whether it has `choose`.
         replay: a `pybeam.backends.pinned.Replay` for what `encode` does; None: nothing is captured.
     """
 
     can_read = False
+    chooses = False
     replay: Callable[..., Tensor] | None = None
 
     def buffers(self) -> Sequence[Tensor]:
@@ -92,6 +95,10 @@ class Session(ABC):
         The caller may overwrite them, and so may the next step. A step does not change the state of a row;
         only `advance` does. The same step done again gives the same logits.
         """
+
+    def choose(self, rows: Rows, *given: Any) -> Survivors | None:
+        """Return what `select` makes of `step`, its own inputs and options; None: `step` must be called."""
+        raise NotImplementedError
 
     def call(self, rows: Rows) -> LayerCall | None:
         """Return the call that `step` would make, for whoever makes it again; None: `step` must be called."""

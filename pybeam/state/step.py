@@ -11,9 +11,8 @@ from torch import Tensor
 from pybeam.backends.arrays import PlanRules, SelectInputs
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.layer_program import LayerCall
-from pybeam.contracts import Survivors
+from pybeam.contracts import SelectOptions, Survivors
 from pybeam.models.rows import Rows
-from pybeam.processors.chain import restore_log_probs
 from pybeam.state.live_arrays import INT, LiveArrays
 
 NOTHING = torch.zeros(0, dtype=INT)
@@ -56,8 +55,20 @@ class Step:
         elif is_forced and not self._adjusts and arrays.skips_forced:
             rows.wanted = NOTHING
 
-    def choose(self, logits: Tensor) -> None:
-        """Process the logits [R, V] of the rows, which may be overwritten, and select the survivors."""
+    @property
+    def choice(self) -> tuple[SelectInputs, SelectOptions] | None:
+        """What `select` is given beside the logits, where a model may call it by itself; else None."""
+        changes = self._adjusts or self._arrays.algorithm.processors
+        given = getattr(self._program, "choice", None)
+        return None if changes or given is None or self.rows.wanted is not None else given()
+
+    def choose(self, logits: Tensor | Survivors) -> None:
+        """Process the logits [R, V] of the rows, which may be overwritten, and select the survivors.
+
+        Or go on with what a model has selected by `choice`.
+        """
+        if isinstance(logits, Survivors):
+            return self._program.take(self.rows.slot, logits)
         chain = self._arrays.processors
         if self._arrays.algorithm.processors:
             logits = self._processed(logits)
@@ -76,36 +87,9 @@ class Step:
     def survivors(self, logits: Tensor) -> Survivors:
         """Select apart from the program, so that targets, samplers or rules about EOS have a say."""
         # most steps do without
-        from pybeam.backends.tensor_beams import select_among, select_options
-        from pybeam.state.forced_decoding import Entries, demote_eos, force, next_forced, revive
+        from pybeam.state.apart import survivors_apart
 
-        arrays, rows, inputs = self._arrays, self.rows, SelectInputs(*self._program.inputs())
-        active, chain = arrays.active, arrays.processors
-        target, score = None, inputs.score
-        if active.target:
-            target = next_forced(arrays.beams, rows.slot)
-            score = revive(score, inputs.offset, target)
-        options = select_options(arrays.rules, active, inputs, arrays.width_capacity)
-        if target is not None and options.ban_eos is not None:
-            # the target's token has its log-prob from the best one, which may be EOS
-            options = options._replace(ban_eos=options.ban_eos & (target < 0))
-        columns = None if chain.columns is None else chain.columns.tokens
-        given = logits, columns, inputs._replace(score=score), options
-        places, select = (rows.slot, rows, arrays.beams.is_alive), arrays.backend.select
-        if chain.rule is not None:
-            own = chain.rule.data(rows)
-            select = chain.rule.processor.selector(select, arrays.beams, rows, own)
-        chosen = select_among(select, *given, *places)
-        if arrays.demotes and (active.prefix or active.target):
-            chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
-        log_probs = chain.log_probs if chain.perturbs else None
-        if log_probs is not None:
-            is_alive = arrays.beams.is_alive
-            chosen = restore_log_probs(arrays.backend, chosen, rows, is_alive, log_probs)
-        if target is None:
-            return chosen
-        entries = Entries(inputs.score, inputs.offset)
-        return force(chosen, target, rows, entries, logits, chain.normalises, log_probs)
+        return survivors_apart(self._arrays, self._program.inputs(), self.rows, logits)
 
     def is_plain(self, slots: Sequence[int]) -> bool:
         """Whether the program can choose by itself, in this step of live slots and those after it."""

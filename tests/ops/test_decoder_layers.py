@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from itertools import accumulate
+
 import pytest
 import torch
 
+from pybeam import backends
 from pybeam.backends.torch_layers import Activation
-from support.decoder_layers import LayersCase, LayersShape, layers_case
+from pybeam.contracts import Finishing
+from support.decoder_layers import LayersCase, LayersShape, Selected, layers_case
 from support.resident_layers import Resident, compiled
 
+REFERENCE = backends.load("reference")
 # of the largest number: numbers are rounded to 16 bits several times a layer
 TOLERANCE = {torch.bfloat16: 0.02, torch.float16: 0.004}
 
@@ -66,6 +72,143 @@ def test_logits_alone(library):
     case = layers_case(small(), 1, [3], [9], [5], num_logits=42)
     case.output = (None, None, case.output[2], None)
     check(library, case, 4)
+
+
+@pytest.mark.parametrize("is_pre_norm", [True, False])
+def test_embeddings(library, is_pre_norm):
+    """Tokens in place of states; some have no line in their table, and one skips its position."""
+    torch.manual_seed(12)
+    case = layers_case(small(is_pre_norm=is_pre_norm), 2, [9, 2], [14, 5], [5, 6], num_tokens=7)
+    token, place, *tables = case.embedding
+    token[:4], place[3:6] = torch.tensor([-1, 7, 5, 0]), torch.tensor([-1, 8, 3])
+    case.skipped_id, case.embedding_scale = int(token[5]), 8.0
+    check(library, case, 4)
+    case.embedding = token, place, tables[0], tables[1][:0]
+    check(library, case, 4)
+
+
+# logits, beams, blocks and the rules of `select`
+CHOICES = {
+    "one beam": (400, [5], 4, {}),
+    "a number that is no multiple of eight": (405, [3], 4, {}),
+    "blocks without a column": (21, [3, 2], 5, {}),
+    "more rows than a tile": (90, [6, 7, 4], 3, {}),
+    "a beam without rows": (64, [3, 0, 2], 4, {}),
+    "most rows": (130, [32, 32], 6, {}),
+    "refill": (200, [4, 3], 4, {"finishing": Finishing.REFILL, "eos_ids": (2, 9)}),
+    "shrink": (200, [4, 3], 4, {"finishing": Finishing.SHRINK, "margin": [2.0, -0.5]}),
+    "margins": (200, [4, 3], 4, {"margin": [1.5, 3.0], "local_margin": [2.0, -1.0]}),
+    "children": (200, [4, 3], 4, {"max_candidates": [1, 2]}),
+    "forced": (200, [4, 3], 4, {"forced": [-1, 17]}),
+    "banned": (40, [4, 3], 4, {"ban_eos": [True, False], "eos_ids": (2, 9, 39)}),
+    "held": (200, [4, 3], 4, {"finishing": Finishing.HELD, "is_ended": [2, 0]}),
+    "held and done": (90, [3, 2, 6], 3, {"finishing": Finishing.HELD, "is_ended": [1, 4, 300]}),
+    "best": (200, [4, 3], 4, {"margin": [1.5, 3.0], "best_finished": [-0.1, -9.0]}),
+    "log-probabilities": (200, [4, 3], 4, {"normalise": False}),
+}
+DTYPES_OF_RULES = {
+    "max_candidates": torch.int32,
+    "forced": torch.int32,
+    "ban_eos": torch.bool,
+    "margin": torch.float32,
+    "local_margin": torch.float32,
+    "best_finished": torch.float32,
+}
+
+
+def choice(rows, rules) -> Selected:
+    """Rules for beams of so many rows, and of so many entries more that are held, in their middle."""
+    given = {
+        name: torch.tensor(value, dtype=DTYPES_OF_RULES[name]) if name in DTYPES_OF_RULES else value
+        for name, value in rules.items()
+    }
+    sizes = list(rows)
+    if "is_ended" in given:
+        held = given["is_ended"]
+        sizes = [min(n + h, 100) for n, h in zip(rows, held, strict=True)]
+        given["is_ended"] = torch.cat(
+            [
+                (1 <= torch.arange(s)) & (torch.arange(s) <= s - n)
+                for n, s in zip(rows, sizes, strict=True)
+            ]
+        )
+    offset = torch.tensor([0, *accumulate(sizes)], dtype=torch.int32)
+    width = torch.tensor([max(1, n) for n in sizes], dtype=torch.int32)
+    capacity = max(sizes) if "is_ended" in given else 2 * max(sizes)
+    score = -torch.rand(sum(sizes)) * 3
+    return Selected(score, offset, width, capacity=capacity, **given)
+
+
+def assert_chosen(library, case, selected: Selected, num_blocks: int) -> None:
+    """The survivors are those of `select` among the logits that the kernel makes."""
+    kernel = Resident(library, num_blocks)
+    logits = kernel(case)
+    expected = REFERENCE.select(logits.float(), *selected[:3], selected.options)
+    for seed in (1, 2):
+        chosen = kernel.chosen(case, selected, seed)
+        for name, found, other in zip(chosen._fields, chosen, expected, strict=True):
+            torch.testing.assert_close(found, other, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.thinned(most=5)
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_choice(library, name, dtype):
+    num_logits, rows, num_blocks, rules = CHOICES[name]
+    torch.manual_seed(13)
+    nodes, sources = [3 + n for n in rows], [4 for _ in rows]
+    case = layers_case(small(), 1, rows, nodes, sources, dtype, num_logits=num_logits)
+    assert_chosen(library, case, choice(rows, rules), num_blocks)
+
+
+def test_choice_of_padding(library):
+    """Rows of no beam change no survivors, and a launch of them alone writes that there are none."""
+    torch.manual_seed(14)
+    case = layers_case(small(), 1, [3], [9], [5], num_logits=50, num_padded=4)
+    selected = choice([3], {})
+    assert_chosen(library, case, selected, 4)
+    offset = case.cells.offset
+    case.cells = case.cells._replace(offset=torch.zeros(2).int())
+    of_nothing = selected._replace(offset=torch.zeros(2).int())
+    assert Resident(library, 4).chosen(case, of_nothing).count.tolist() == [0]
+    case.cells = case.cells._replace(offset=offset)
+    assert_chosen(library, case, selected, 4)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_choice_of_numbers_that_are_none(library, number):
+    """A NaN or +inf of a beam is told, -inf is never chosen; other beams do not see it."""
+    torch.manual_seed(15)
+    case = layers_case(small(), 1, [3, 2], [9, 7], [5, 4], num_logits=50)
+    bias = case.output[3].clone()
+    bias[31] = number
+    case.output = *case.output[:3], bias
+    selected = choice([3, 2], {})
+    assert_chosen(library, case, selected, 4)
+    told = Resident(library, 4).chosen(case, selected).has_nan.tolist()
+    assert told == [not number < 0] * 2
+
+
+def test_choice_without_ends_that_are_best(library):
+    """Ends that a beam may not choose do not hide what it may."""
+    torch.manual_seed(17)
+    case = layers_case(small(), 1, [4, 3], [9, 7], [5, 4], num_logits=40)
+    ends = (2, 9, 39)
+    bias = case.output[3].clone()
+    bias[list(ends)] = 20
+    case.output = *case.output[:3], bias
+    for bans in ([True, False], [True, True]):
+        assert_chosen(library, case, choice([4, 3], {"ban_eos": bans, "eos_ids": ends}), 4)
+
+
+def test_choice_of_ties(library):
+    """Logits that are all the same are chosen in the order of tokens and rows."""
+    torch.manual_seed(16)
+    case = layers_case(small(), 1, [3], [9], [5], num_logits=1300)
+    scale, shift, weight, bias = case.output
+    case.output = scale, shift, torch.zeros_like(weight), torch.zeros_like(bias)
+    selected = choice([3], {})._replace(score=torch.zeros(3))
+    assert_chosen(library, case, selected, 4)
 
 
 # rows, nodes and source tokens of sources, words of a mask, padded rows, and blocks

@@ -49,7 +49,11 @@ def test_no_race(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mistake", ["LOST_BARRIER=3", "LOST_BARRIER=7", "LOST_WAIT", "EARLY_PLACES", "FULL_PLACES"]
+    "mistake",
+    [
+        *("LOST_BARRIER=3", "LOST_BARRIER=7", "LOST_WAIT", "EARLY_PLACES", "FULL_PLACES"),
+        "WEAK_MEETING",
+    ],
 )
 def test_mistakes_show(tmp_path, mistake):
     found = run(tmp_path, mistake)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from torch import Tensor
 
 from pybeam import backends
 from pybeam.contracts import SelectOptions, Survivors
@@ -26,6 +27,27 @@ def compiled() -> ctypes.CDLL:
     return library
 
 
+def select_arguments(
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
+) -> tuple[ctypes.Array, Survivors]:
+    """The numbers of `select_arguments.h`, and the survivors that a launch writes."""
+    capacity, eos_ids, finishing, normalise, *per_beam = options
+    num_beams = width.numel()
+    token, parent = (torch.empty(num_beams, capacity, dtype=torch.int32) for _ in range(2))
+    scores = [torch.empty(num_beams, capacity) for _ in range(2)]
+    counts = [torch.empty(num_beams, dtype=torch.int32) for _ in range(2)]
+    results = (token, parent, *scores, *counts, torch.empty(num_beams, dtype=torch.bool))
+    fields = [
+        *(logits, DTYPES[logits.dtype], logits.stride(0), logits.shape[1]),
+        *(score, offset, width, *per_beam, len(eos_ids), *eos_ids, finishing, normalise),
+        *(logits.shape[0], num_beams, capacity, 1, *results, score.numel()),
+    ]
+    numbers = [
+        0 if f is None else f.data_ptr() if isinstance(f, torch.Tensor) else f for f in fields
+    ]
+    return (ctypes.c_int64 * (len(numbers) + 1))(*numbers), Survivors(*results)
+
+
 class Emulated:
     """A backend whose `select` runs the CUDA kernel on the CPU."""
 
@@ -35,37 +57,10 @@ class Emulated:
         self._runs_backwards = runs_backwards
 
     def select(self, logits, score, offset, width, options: SelectOptions) -> Survivors:
-        capacity, eos_ids, finishing, normalise, *per_beam = options
-        num_beams = width.numel()
-        token, parent = (torch.empty(num_beams, capacity, dtype=torch.int32) for _ in range(2))
-        scores = [torch.empty(num_beams, capacity) for _ in range(2)]
-        counts = [torch.empty(num_beams, dtype=torch.int32) for _ in range(2)]
-        results = (token, parent, *scores, *counts, torch.empty(num_beams, dtype=torch.bool))
-        fields = [
-            logits,
-            DTYPES[logits.dtype],
-            logits.stride(0),
-            logits.shape[1],
-            *(score, offset, width, *per_beam),
-            *(
-                len(eos_ids),
-                *eos_ids,
-                finishing,
-                normalise,
-                logits.shape[0],
-                num_beams,
-                capacity,
-                1,
-            ),
-            *results,
-            *(score.numel(), self._num_multiprocessors),
-        ]
-        numbers = [
-            0 if f is None else f.data_ptr() if isinstance(f, torch.Tensor) else f for f in fields
-        ]
-        arguments = (ctypes.c_int64 * len(numbers))(*numbers)
+        arguments, survivors = select_arguments(logits, score, offset, width, options)
+        arguments[-1] = self._num_multiprocessors
         assert self._library.select_on_cpu(arguments, self._runs_backwards) == 0
-        return Survivors(*results)
+        return survivors
 
 
 @contextmanager

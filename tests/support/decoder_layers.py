@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
-from pybeam.contracts import Cells
+from pybeam.contracts import Cells, SelectOptions
 
 HEAD_SIZE = 64
 # the products of a layer, and which have a norm
@@ -45,13 +46,39 @@ class LayersCase:
     products: list[list[tuple[Tensor | None, ...]]]  # [layers][6]: scale, shift, W, b
     own_pools: list[Tensor]  # [cells, 2, d]
     source_pools: list[Tensor]
-    states: Tensor  # [R, d]
+    states: Tensor | None  # [R, d]; None: embeddings
+    embedding: tuple[Tensor, Tensor, Tensor, Tensor]  # tokens and places [R], and both tables
     cells: Cells
     new_cell: Tensor
     source_cells: Cells
     # scale, shift, W and b of an output layer and the norm before
     output: tuple[Tensor | None, ...] = (None,) * 4
+    skipped_id: int = -1
+    embedding_scale: float = 1.0
     places: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, padding included."""
+        return len(self.embedding[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding[2].dtype
+
+    def begun(self) -> Tensor:
+        """States [R, d] before the first layer."""
+        if self.states is not None:
+            return self.states.float()
+        token, place, table, positions = self.embedding
+        place = place + len(positions) // 2 * (token == self.skipped_id)
+        # a line that there is not is 0
+        parts = []
+        for index, lines in ((token, table), (place, positions)):
+            is_there = (0 <= index) & (index < len(lines))
+            padded = torch.cat((lines.float(), torch.zeros(1, lines.shape[1])))
+            parts.append(padded[torch.where(is_there, index, len(lines)).long()])
+        return (self.embedding_scale * parts[0] + parts[1]).to(self.dtype).float()
 
     @cached_property
     def addresses(self) -> Tensor:
@@ -63,11 +90,11 @@ class LayersCase:
                 self.products, self.own_pools, self.source_pools, strict=True
             )
         ]
-        return torch.tensor(lines, dtype=torch.int64, device=self.states.device)
+        return torch.tensor(lines, dtype=torch.int64, device=self.embedding[0].device)
 
     def expected(self) -> tuple[Tensor, list[Tensor]]:
         """States [R, d] or logits, and the pools, rounded where a kernel for each part rounds."""
-        x, dtype = self.states.float(), self.states.dtype
+        x, dtype = self.begun(), self.dtype
         pools = [pool.clone() for pool in self.own_pools]
         num_rows = int(self.cells.offset[-1])
 
@@ -134,10 +161,12 @@ def layers_case(
     words: int = 1,
     num_padded: int = 0,
     num_logits: int = 0,
+    num_tokens: int = 0,
 ) -> LayersCase:
     """Make sources of `rows[a]` rows and `nodes[a]` nodes, the last of which are those of the rows.
 
-    `num_padded` rows more belong to no source. With `num_logits` there is an output layer with a norm.
+    `num_padded` rows more belong to no source. With `num_logits` there is an output layer with a norm,
+    with `num_tokens` rows have tokens in place of states.
     """
     width, inner = shape.width, shape.inner_width
     sizes = [(3 * width, width), *[(width, width)] * 3, (inner, width), (width, inner)]
@@ -188,7 +217,13 @@ def layers_case(
         products,
         pools(total),
         pools(source_total),
-        new(num_rows, width),
+        None if num_tokens else new(num_rows, width),
+        (
+            torch.randint(0, max(num_tokens, 1), (num_rows,)).int().to(device),
+            torch.randint(0, 8, (num_rows,)).int().to(device),
+            new(max(num_tokens, 1), width),
+            new(8, width),
+        ),
         Cells(offset, slots, cell, length, mask, entry),
         new_cell,
         Cells(offset, slots, source_cell, source_length),
@@ -196,18 +231,47 @@ def layers_case(
     )
 
 
-def given(case: LayersCase) -> tuple:
+class Selected(NamedTuple):
+    """What `select` is given for the rows of a case, beside logits."""
+
+    score: Tensor | None = None
+    offset: Tensor | None = None
+    width: Tensor | None = None
+    is_ended: Tensor | None = None
+    max_candidates: Tensor | None = None
+    margin: Tensor | None = None
+    local_margin: Tensor | None = None
+    best_finished: Tensor | None = None
+    forced: Tensor | None = None
+    ban_eos: Tensor | None = None
+    eos_ids: tuple[int, ...] = (2,)
+    finishing: int = 0
+    capacity: int = 0
+    normalise: bool = True
+
+    @property
+    def options(self) -> SelectOptions:
+        eos_ids, finishing, capacity, normalise = self[10:]
+        return SelectOptions(capacity, eos_ids, finishing, normalise, *self[3:10])
+
+
+NOTHING = Selected()
+
+
+def given(case: LayersCase, selected: Selected = NOTHING) -> tuple:
     """The arguments of the operator. Launches of a case share their places."""
     shape, cells, source = case.shape, case.cells, case.source_cells
-    num_rows = -(-len(case.states) // 8) * 8
+    num_rows = -(-case.num_rows // 8) * 8
     if num_rows not in case.places:
         # a place that is not there has all bits set
         size = 2, len(case.products), num_rows * (9 * shape.width + shape.inner_width)
-        places = torch.full(size, -1, dtype=torch.int16)
-        case.places[num_rows] = places, torch.zeros(2, dtype=torch.int32)
+        device = case.embedding[0].device
+        places = torch.full(size, -1, dtype=torch.int16, device=device)
+        case.places[num_rows] = places, torch.zeros(3, dtype=torch.int32, device=device)
     sizes = len(case.own_pools[0]), shape.inner_width, shape.num_heads, shape.activation
     return (
-        *(case.states, case.addresses, *case.places[num_rows]),
-        *(*cells[:6], case.new_cell, *source[2:4], *case.output),
-        *(*sizes, shape.is_pre_norm, shape.epsilon, shape.scale),
+        *(case.states, case.embedding, (case.addresses, *case.places[num_rows])),
+        (*cells[:6], case.new_cell, *source[2:4]),
+        *(*case.output, *selected, *sizes, shape.is_pre_norm),
+        *(case.skipped_id, case.embedding_scale, shape.epsilon, shape.scale),
     )

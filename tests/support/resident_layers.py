@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pybeam.contracts import Survivors
 from support.compiled import library as compiled_library
-from support.decoder_layers import LayersCase, LayersShape, given
+from support.cuda_on_cpu import select_arguments
+from support.decoder_layers import LayersCase, LayersShape, Selected, given
 from support.paths import ROOT
 
 SOURCE = ROOT / "tests" / "ops" / "cuda_resident" / "layers.cpp"
 
 
 def compiled() -> ctypes.CDLL:
-    library = compiled_library(SOURCE, ["-O1", "-U_FORTIFY_SOURCE", f"-I{SOURCE.parent}"])
+    return declared(compiled_library(SOURCE, ["-O1", "-U_FORTIFY_SOURCE", f"-I{SOURCE.parent}"]))
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Say what the functions of a library take, which was compiled from `SOURCE`."""
     assert library.num_param_bytes() == ctypes.sizeof(_Params)
     library.layers_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_uint]
+    library.choice_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
     library.plan_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
     return library
 
 
 class _Params(ctypes.Structure):
-    """`LayersParams` of csrc/cuda/decoder_layers.cuh, its parts in a line."""
+    """`LayersParams` of csrc/cuda/decoder_layers.cuh but for its choice, its parts in a line."""
 
     _fields_ = (
-        [("is_float16", ctypes.c_bool)]
+        [(name, ctypes.c_bool) for name in ("is_float16", "has_choice")]
         + [(name, ctypes.c_void_p) for name in ("layers", "states", "out")]
+        + [("out_stride", ctypes.c_int64)]
         + [(name, ctypes.c_void_p) for name in ("scale", "shift", "weight", "bias")]
         + [("num_logits", ctypes.c_int), ("places", ctypes.c_void_p), ("books", ctypes.c_void_p)]
         + [("num_places", ctypes.c_int64)]
@@ -42,6 +51,9 @@ class _Params(ctypes.Structure):
         + [(n, ctypes.c_int) for n in ("num_sources", "max_cells", "mask_words")]
         + [(n, ctypes.c_int) for n in ("max_source_cells", "num_pool_cells")]
         + [("unused", ctypes.c_int), ("plan", ctypes.c_int * 6)]
+        + [(name, ctypes.c_void_p) for name in ("token", "place", "table", "positions")]
+        + [(n, ctypes.c_int) for n in ("num_tokens", "num_positions", "skipped_id")]
+        + [("embedding_scale", ctypes.c_float)]
     )
 
 
@@ -74,38 +86,68 @@ class Resident:
 
     def __call__(self, case: LayersCase, seed: int = 0) -> Tensor:
         """The states of rows behind all layers; new keys and values go to `own_pools`."""
-        return self.operator(*given(case), seed=seed)[: int(case.cells.offset[-1])]
+        return self.operator(*given(case), seed=seed)[0][: int(case.cells.offset[-1])]
 
-    def operator(self, states: Tensor, *given: Any, seed: int = 0) -> Tensor:
+    def chosen(self, case: LayersCase, selected: Selected, seed: int = 0) -> Survivors:
+        """The survivors of beams, which are the sources of rows."""
+        return Survivors(*self.operator(*given(case, selected), seed=seed))
+
+    def operator(
+        self, states: Tensor | None, embedding: Sequence[Tensor], *given: Any, seed: int = 0
+    ) -> list[Tensor]:
         """Do as the operator `decoder_layers` does."""
-        params = self._params(states, *given)
+        kept, seen, *others = given
+        logits, selected, numbers = others[:4], Selected(*others[4:18]), others[18:]
+        table = embedding[2]
+        num_rows, num_columns = len(embedding[0]), table.shape[1]
+        if logits[2] is not None:
+            num_columns = len(logits[2])
+        chooses = selected.score is not None
+        stride = -(-num_columns // 8) * 8 if chooses else num_columns
+        out = torch.full((num_rows, stride), math.nan, dtype=table.dtype)
+        params = self._params(states, embedding, kept, seen, logits, numbers)
         assert params.plan[0], "these layers are not for it"
-        num_columns = params.num_logits or states.shape[1]
-        out = torch.full((len(states), num_columns), math.nan, dtype=states.dtype)
-        params.out = out.data_ptr()
-        self._library.layers_on_cpu(ctypes.byref(params), seed)
-        return out
+        params.out, params.out_stride, params.has_choice = out.data_ptr(), stride, chooses
+        if not chooses:
+            self._library.layers_on_cpu(ctypes.byref(params), seed)
+            return [out]
+        numbers, results = select_arguments(out[:, :num_columns], *selected[:3], selected.options)
+        self._library.choice_on_cpu(ctypes.byref(params), numbers, seed)
+        return list(results)
 
-    def _params(self, states: Tensor, *given: Any) -> _Params:
-        layers, places, books, *arrays = given[:12]
-        logits = given[12:16]
-        num_pool_cells, inner_width, num_heads, activation, is_pre_norm, *floats = given[16:]
-        _, slot, cell, _, mask, _, _, source_cell, _ = arrays
-        num_rows, width = -(-len(states) // 8) * 8, states.shape[1]
+    def _params(
+        self,
+        states: Tensor | None,
+        embedding: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        seen: Sequence[Tensor],
+        logits: Sequence[Tensor | None],
+        numbers: Sequence[Any],
+    ) -> _Params:
+        num_pool_cells, inner_width, num_heads, activation, is_pre_norm = numbers[:5]
+        skipped_id, embedding_scale, epsilon, scale = numbers[5:]
+        layers, places, books = kept
+        _, slot, cell, _, mask, _, _, source_cell, _ = seen
+        table, positions = embedding[2:]
+        num_rows, width = -(-len(embedding[0]) // 8) * 8, table.shape[1]
         params = _Params(
-            states.dtype == torch.float16,
-            *(array.data_ptr() for array in (layers, states, states)),
+            *(table.dtype == torch.float16, False),
+            *(layers.data_ptr(), None if states is None else states.data_ptr(), None, 0),
             *(None if part is None else part.data_ptr() for part in logits),
             0 if logits[2] is None else len(logits[2]),
             *(places.data_ptr(), books.data_ptr()),
             num_rows * (9 * width + inner_width),
             len(layers),
             num_rows,
-            *(width, inner_width, num_heads, int(activation), is_pre_norm),
-            *floats,
-            *(array.data_ptr() for array in arrays),
+            *(width, inner_width, num_heads, int(activation), is_pre_norm, epsilon, scale),
+            *(array.data_ptr() for array in seen),
             *(len(slot), cell.shape[1], mask.shape[2], source_cell.shape[1], num_pool_cells),
             0,
         )
+        params.token, params.place, params.table, params.positions = (
+            array.data_ptr() for array in embedding
+        )
+        params.num_tokens, params.num_positions = len(table), len(positions)
+        params.skipped_id, params.embedding_scale = skipped_id, embedding_scale
         self._library.plan_on_cpu(ctypes.byref(params), self._num_blocks, self._shared_bytes)
         return params

@@ -1,7 +1,8 @@
 """A decoder whose layers are one launch on a GPU, for few rows (`csrc/cuda/decoder_layers.cu`).
 
-A step of few rows takes as long as its kernels are many. Here the blocks of one kernel stay on the GPU. They
-wait for one another's numbers eight times in a layer, while a copy engine reads the weights that come next.
+A step of few rows takes as long as its kernels are many. Here the blocks of one kernel stay on the GPU, from
+the tokens of rows to their logits. They wait for one another's numbers eight times in a layer, while a copy
+engine reads the weights that come next. Where nothing changes the logits, some blocks select the survivors.
 
 It is off unless the environment has PYBEAM_PERSISTENT=1. It is for an extension that was built with CUDA, and
 for GPUs of compute capability 9.0.
@@ -19,8 +20,10 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.arrays import SelectInputs
 from pybeam.backends.torch_layers import Activation
 from pybeam.backends.transfer import to_device
+from pybeam.contracts import SelectOptions, Survivors
 from pybeam.models.linear import PlainLinear
 from pybeam.models.transformer.layers import Layer, Stack, token_table
 from pybeam.models.transformer.norms import Norm
@@ -29,12 +32,16 @@ IS_ON = os.environ.get("PYBEAM_PERSISTENT") == "1"
 DTYPES = (torch.bfloat16, torch.float16)
 # rows of a tile, and numbers of each row that blocks leave for one another, in widths of the states
 LINES, WIDTHS = 8, 9
+# blocks that have left, launches so far, and blocks that have left logits
+BOOKS = 3
 # bytes, of pools and of products
 ALIGNMENT = 16
 
 # weight and bias of the norm before the output layer, and its own
 OutputParts = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 NO_OUTPUT: OutputParts = (None, None, None, None)
+# as `_selected` gives them
+NO_CHOICE: tuple[Any, ...] = (*[None] * 10, [], 0, 0, True)
 
 
 class LayersShape(NamedTuple):
@@ -74,35 +81,60 @@ class LayersInOne:
 
     def states(self, inputs: Any, own: Any, cross: Any) -> Tensor | None:
         """Return what `StackRunner.states` does; None: these rows are not for it."""
-        x = self._run(inputs, own, cross, NO_OUTPUT)
-        if x is not None:
-            for last in (self._stack.layers[-1].inner_norms.behind, self._stack.final_norm):
-                x = x if last is None else last(x)
+        found = self._run(inputs, own, cross, NO_OUTPUT)
+        if found is None:
+            return None
+        [x] = found
+        for last in (self._stack.layers[-1].inner_norms.behind, self._stack.final_norm):
+            x = x if last is None else last(x)
         return x
 
     def logits(self, inputs: Any, own: Any, cross: Any) -> Tensor | None:
         """Return what `StackRunner.logits` does; None: the output layer or the rows are not for it."""
         output = self._output
-        return None if output is None else self._run(inputs, own, cross, output)
+        found = None if output is None else self._run(inputs, own, cross, output)
+        return None if found is None else found[0]
 
-    def _run(self, inputs: Any, own: Any, cross: Any, output: OutputParts) -> Tensor | None:
+    def chosen(
+        self, inputs: Any, own: Any, cross: Any, given: SelectInputs, options: SelectOptions
+    ) -> Survivors | None:
+        """Return what `select` makes of `logits`; None: rows or rules are not for it."""
+        output = self._output
+        if output is None or not takes_choice(self._stack.position_table, options):
+            return None
+        found = self._run(inputs, own, cross, output, _selected(given, options))
+        return None if found is None else Survivors(*found)
+
+    def _run(
+        self,
+        inputs: Any,
+        own: Any,
+        cross: Any,
+        output: OutputParts,
+        selected: tuple[Any, ...] = NO_CHOICE,
+    ) -> list[Tensor] | None:
         cells = own.cells
         is_step = isinstance(inputs, tuple) and cells.mask is not None and cells.paths is None
         if not is_step or own.position is not None or cross is None:
             return None
-        token, place = inputs
+        num_rows = inputs[0].shape[0]
         table = self._addresses(own.pool, cross.pool)
-        places = self._places_of(token.shape[0], 0 if output[2] is None else len(output[2]))
-        if table is None or places is None or cells.slot.numel() > token.shape[0]:
+        places = self._places_of(num_rows, 0 if output[2] is None else len(output[2]))
+        if table is None or places is None or cells.slot.numel() > num_rows:
             return None
         stack = self._stack
         weight, _ = token_table(stack.token_table)  # type: ignore[arg-type]
-        facts = weight, stack.position_table, stack.embedding_scale, stack.skipped_id
-        norm = stack.embedding_norm and stack.embedding_norm.parts
-        x, _ = self._backend.embed_norm(token, place, *facts, [norm, None])  # type: ignore[misc]
-        arrays = *cells[:6], own.cell, *cross.cells[2:4]
-        arrays = (array.contiguous() for array in arrays)  # type: ignore[assignment]
-        given = x, table, *places, *arrays, *output, own.pool.num_cells, *self._shape[1:]
+        scale, skipped = stack.embedding_scale, stack.skipped_id
+        x = None
+        if stack.embedding_norm is not None:
+            facts = weight, stack.position_table, scale, skipped, [stack.embedding_norm.parts, None]
+            x, _ = self._backend.embed_norm(*inputs, *facts)  # type: ignore[misc]
+        arrays = [*cells[:6], own.cell, *cross.cells[2:4]]
+        seen = [array.contiguous() for array in arrays]
+        embedding = [array.contiguous() for array in (*inputs, weight, stack.position_table)]
+        shape = self._shape
+        sizes = own.pool.num_cells, *shape[1:5], skipped, scale, shape.epsilon, shape.scale
+        given = x, embedding, [table, *places], seen, *output, *selected, *sizes
         return _operator("decoder_layers")(*given)
 
     def _places_of(self, num_rows: int, num_logits: int) -> tuple[Tensor, Tensor] | None:
@@ -117,7 +149,7 @@ class LayersInOne:
             if _operator("takes_decoder_layers")(like, *sizes):
                 size = 2, len(self._weights), num * (WIDTHS * shape.width + shape.inner_width)
                 places = torch.full(size, -1, dtype=torch.int16, device=like.device)
-                books = torch.zeros(2, dtype=torch.int32, device=like.device)
+                books = torch.zeros(BOOKS, dtype=torch.int32, device=like.device)
                 self._places[num, num_logits] = places, books
         return self._places[num, num_logits]
 
@@ -189,8 +221,12 @@ def shape_of(backend: Backend, stack: Stack) -> LayersShape | None:
     if not layers or table is None or stack.is_parallel or stack.soft_cap is not None:
         return None
     weight, scale = token_table(table)
+    dtype, width = stack.position_table.dtype, stack.hidden_size
+    tables = weight, stack.position_table
     has_embedding = backend.embed_norm is not None and weight.ndim == 2 and scale is None
-    if not has_embedding or stack.num_heads != stack.num_key_heads:
+    if not has_embedding or not all(_is_whole(table, dtype) for table in tables):
+        return None
+    if stack.num_heads != stack.num_key_heads:
         return None
     if stack.has_distances or not all(map(_is_plain, layers)):
         return None
@@ -201,7 +237,6 @@ def shape_of(backend: Backend, stack: Stack) -> LayersShape | None:
     others = [norm.behind if is_pre_norm else norm.before for norm in norms]
     if any(others) or any(norm.added for norm in norms) or not all(one_kind):
         return None
-    dtype, width = stack.position_table.dtype, stack.hidden_size
     kept = [part for norm in one_kind for part in norm.parts[:2]]
     kept += [part for layer in layers for one in layer.linears for part in (one.weight, one.bias)]
     if not all(_is_whole(part, dtype) for part in kept):
@@ -234,6 +269,20 @@ def _output_parts(stack: Stack, output: Any) -> OutputParts | None:
     is_whole = all(_is_whole(part, stack.position_table.dtype) for part in parts)
     has_shift = not found or norm[1] is not None
     return (*norm, output.weight, output.bias) if is_whole and has_shift else None
+
+
+def takes_choice(like: Tensor, options: SelectOptions) -> bool:
+    """Whether a launch selects by such rules: `select` in CUDA C++ does."""
+    from pybeam.backends.gpu_select import takes_cuda
+
+    return takes_cuda(like, options)
+
+
+def _selected(given: SelectInputs, options: SelectOptions) -> tuple[Any, ...]:
+    """The arguments of `select`, as the operator takes them."""
+    capacity, eos_ids, finishing, normalise, *rules = options
+    facts = list(eos_ids), int(finishing), capacity, normalise
+    return given.score, given.offset, given.width, *rules, *facts
 
 
 def _is_plain(layer: Layer) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.defaults import write_nodes
 from pybeam.backends.layer_program import LayerCall, LayerProgram
-from pybeam.contracts import Distances, NewNodes
+from pybeam.contracts import Distances, NewNodes, Survivors
 from pybeam.kvcache.pools import KeyValuePool
 from pybeam.models.base import Session
 from pybeam.models.cells import Cells
@@ -132,15 +132,16 @@ class StackRunner:
 
     Attributes:
         program: all as one object; None: operators do it.
+        in_one: `LayersInOne`, which may do a call in one launch; None: it does none.
     """
 
     def __init__(self, backend: Backend, stack: Stack, output: Linear | None = None) -> None:
-        self._in_one: Any = None
+        self.in_one: Any = None
         if backend.few_rows is not None:
             from pybeam.models.transformer.few_rows import with_products
             from pybeam.models.transformer.one_launch import in_one_launch
 
-            self._in_one = in_one_launch(backend, stack, output)
+            self.in_one = in_one_launch(backend, stack, output)
             stack = with_products(stack, backend.few_rows)
         self._backend, self._stack, self._output = backend, stack, output
         self.program = fused(backend, stack, output)
@@ -168,7 +169,7 @@ class StackRunner:
             x = torch.empty(first.shape[0], self._stack.hidden_size)
             program.run(*_arguments(x, inputs, own, cross))
             return x
-        one = self._in_one
+        one = self.in_one
         if one is not None and (x := one.states(inputs, own, cross)) is not None:
             return x
         backend, stack = self._backend, self._stack
@@ -205,7 +206,7 @@ class StackRunner:
             out = self._logits_of(num_rows)
             self.program.run(*_arguments(out, inputs, own, cross))
             return out
-        one = self._in_one
+        one = self.in_one
         if one is not None and (found := one.logits(inputs, own, cross)) is not None:
             return found
         x = self.states(inputs, own, cross)
@@ -269,6 +270,9 @@ class StackSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         return self._decoder.logits(*self._seen(rows, Cells.of_tree(rows)), wanted=rows.wanted)
+
+    def choose(self, rows: Rows, *given: Any) -> Survivors | None:
+        return self._decoder.in_one.chosen(*self._seen(rows, Cells.of_tree(rows)), *given)
 
     def call(self, rows: Rows) -> LayerCall | None:
         # operators, and a step of another kind, are asked for each step

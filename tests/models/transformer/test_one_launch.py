@@ -18,9 +18,11 @@ from pybeam.backends.torch_layers import FUNCTIONS
 from pybeam.contracts import Cells, NewNodes
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.models.ensemble import Ensemble
 from pybeam.models.transformer import one_launch
 from pybeam.models.transformer.norms import Norm
 from support.built_in_models import saved
+from support.decoder_layers import Selected
 from support.device_loop import assert_alike, run
 from support.resident_layers import Resident, compiled
 from support.tiny_models import save_tiny_model
@@ -38,11 +40,16 @@ def at(address: int, *shape: int) -> Tensor | None:
     return torch.frombuffer(numbers, dtype=torch.float32).view(shape)
 
 
-def layers_by_address(x, table, places, books, *given):
+def layers_by_address(x, embedding, kept, seen, *given):
     """Do as the operator does, through the table alone."""
-    offset, slot, cell, num_cells, mask, entry, new_cell, source_cell, source_length = given[:9]
-    *norm, weight, bias = given[9:13]
-    num_pool_cells, inner, num_heads, activation, is_pre_norm, epsilon, scale = given[13:]
+    table, places, _ = kept
+    offset, slot, cell, num_cells, mask, entry, new_cell, source_cell, source_length = seen
+    *norm, weight, bias = given[:4]
+    selected, sizes = Selected(*given[4:18]), given[18:]
+    num_pool_cells, inner, num_heads, activation, is_pre_norm = sizes[:5]
+    skipped_id, embedding_scale, epsilon, scale = sizes[5:]
+    if x is None:
+        x, _ = embed_norm(*embedding, embedding_scale, skipped_id, [None, None])
     assert places.shape[1] == len(table) and bool((places == -1).all())
     cells = Cells(offset, slot, cell, num_cells, mask, entry)
     source_cells = Cells(offset, slot, source_cell, source_length)
@@ -76,8 +83,11 @@ def layers_by_address(x, table, places, books, *given):
         x, y = normed(4, x + multiplied(3, y.flatten(1)))
         x = x + multiplied(5, FUNCTIONS[activation](multiplied(4, y)))
     if weight is None:
-        return x
-    return F.linear(x if norm[0] is None else F.layer_norm(x, (d,), *norm, epsilon), weight, bias)
+        return [x]
+    y = F.linear(x if norm[0] is None else F.layer_norm(x, (d,), *norm, epsilon), weight, bias)
+    if selected.score is None:
+        return [y]
+    return list(REFERENCE.select(y[: int(offset[-1])], *selected[:3], selected.options))
 
 
 def embed_norm(token, place, table, positions, scale, skipped_id, norms):
@@ -93,6 +103,7 @@ class Operators:
 
     def __init__(self, layers) -> None:
         self.num_rows: list[int] = []
+        self.num_chosen = 0  # launches that have selected, too
         self._layers = layers
 
     def __call__(self, name: str):
@@ -102,9 +113,10 @@ class Operators:
         self.num_logits = sizes[-1]
         return num_rows <= MOST_ROWS
 
-    def decoder_layers(self, states, *given) -> Tensor:
-        self.num_rows.append(len(states))
-        return self._layers(states, *given)
+    def decoder_layers(self, states, embedding, *given) -> list[Tensor]:
+        self.num_rows.append(len(embedding[0]))
+        self.num_chosen += Selected(*given[6:20]).score is not None
+        return self._layers(states, embedding, *given)
 
 
 def installed(monkeypatch, layers) -> Operators:
@@ -112,6 +124,7 @@ def installed(monkeypatch, layers) -> Operators:
     monkeypatch.setattr(one_launch, "IS_ON", True)
     monkeypatch.setattr(one_launch, "_operator", operators)
     monkeypatch.setattr(one_launch, "has_operator", lambda: True)
+    monkeypatch.setattr(one_launch, "takes_choice", lambda like, options: True)
     monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
     return operators
 
@@ -142,18 +155,22 @@ def test_as_one_operator_after_another(kind, tmp_path, operators):
     assert not operators.num_rows
     results, stats = run(Workspace(model, algorithm, on_a_gpu()), pybeam.Batch(2), requests)
     assert_alike(results, expected)
-    assert len(operators.num_rows) == stats.steps
+    assert len(operators.num_rows) == operators.num_chosen == stats.steps
 
 
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=6),
     "variable": pybeam.variable_beam(3, relative_threshold=0.2, max_length=6),
     "optimal": pybeam.optimal_beam(3, max_length=6),
+    "no early end": pybeam.fixed_beam(3, min_length=4, max_length=6),
     "sample": pybeam.sample(seed=3, max_length=6),
     "stochastic": pybeam.stochastic_beam(3, seed=3, max_length=6),
     "jacobi": pybeam.jacobi(length=4, max_length=6),
     "diverse": pybeam.diverse(pybeam.fixed_beam(4, max_length=6), 2, 0.5),
 }
+
+# nothing stands between their logits and `select`
+CHOOSING = ("greedy", "variable", "optimal", "no early end")
 
 
 @pytest.mark.thinned(most=3)
@@ -168,6 +185,23 @@ def test_searches(name, schedule, tmp_path, operators):
     expected, _ = run(Workspace(model, ALGORITHMS[name], REFERENCE), *given)
     results, _ = run(Workspace(model, ALGORITHMS[name], on_a_gpu()), *given)
     assert operators.num_rows
+    assert (operators.num_chosen > 0) == (name in CHOOSING)
+    assert_alike(results, expected)
+
+
+@pytest.mark.parametrize("what", ["target", "ensemble"])
+def test_logits_that_somebody_changes_are_not_selected_from(what, tmp_path, operators):
+    """A launch makes logits alone for a target, and for a member of an ensemble."""
+    save_tiny_model(tmp_path, "m2m_100", **SIZES)
+    model = load_model(tmp_path, device="cpu")
+    request = pybeam.Request([6, 8], target=[9, 5]) if what == "target" else [6, 8]
+    if what == "ensemble":
+        model = Ensemble([model, model])
+    given = pybeam.Batch(2), [request, request]
+    algorithm = pybeam.fixed_beam(3, max_length=6)
+    expected, _ = run(Workspace(model, algorithm, REFERENCE), *given)
+    results, _ = run(Workspace(model, algorithm, on_a_gpu()), *given)
+    assert operators.num_rows and not operators.num_chosen
     assert_alike(results, expected)
 
 
@@ -182,7 +216,7 @@ def test_searches_take_the_kernel(kind, tmp_path, monkeypatch):
     requests = [[5, 7, 9], [6, 8], [7, 7, 5, 6, 8]]
     expected, _ = run(Workspace(model, algorithm, REFERENCE), pybeam.Batch(2), requests)
     results, stats = run(Workspace(model, algorithm, on_a_gpu()), pybeam.Batch(2), requests)
-    assert len(operators.num_rows) == stats.steps
+    assert len(operators.num_rows) == operators.num_chosen == stats.steps
     for ours, theirs in zip(results, expected, strict=True):
         assert ours.error is None
         # second places of such models are ties, but for the last bits

@@ -164,6 +164,12 @@ inline int atomicAdd(int* address, int x) {
     return old;
 }
 
+inline uint32_t atomicMin(uint32_t* address, uint32_t x) {
+    const uint32_t old = *address;
+    *address = old < x ? old : x;
+    return old;
+}
+
 inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
     const uint32_t old = *address;
     *address = old < x ? x : old;

@@ -1,6 +1,7 @@
 // Stands in for the CUDA header of this name where blocks of a launch wait for one another: all
 // threads of all blocks are there at once, as fibers, or with THREADS as threads of the CPU.
-// LOST_BARRIER, LOST_WAIT, EARLY_PLACES and FULL_PLACES are mistakes that tests must find.
+// LOST_BARRIER, LOST_WAIT, EARLY_PLACES, FULL_PLACES and WEAK_MEETING are mistakes that tests must
+// find.
 #pragma once
 
 #include <algorithm>
@@ -112,14 +113,36 @@ inline unsigned __ballot_sync(unsigned all, bool flag) {
     return ballot;
 }
 
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline int atomicAdd(int* address, int x) {
+    return __atomic_fetch_add(address, x, __ATOMIC_RELAXED);
+}
+
+inline uint32_t atomicMin(uint32_t* address, uint32_t x) {
+    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
+    while (old > x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
+                                                   __ATOMIC_RELAXED)) {
+    }
+    return old;
+}
+
+inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
+    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
+    while (old < x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
+                                                   __ATOMIC_RELAXED)) {
+    }
+    return old;
+}
 
 namespace pybeam::cuda {
+
+inline float inverse_root(float x) { return 1.0f / std::sqrt(x); }
 
 inline char* shared_memory() {
     char* begin = cuda_resident::own_block().memory.data();
     return begin + (128 - reinterpret_cast<uintptr_t>(begin) % 128);
 }
+
+inline int known_now(int x) { return x; }
 
 inline uint32_t load_relaxed(const uint32_t* address) {
     cuda_resident::pause();
@@ -128,6 +151,14 @@ inline uint32_t load_relaxed(const uint32_t* address) {
     return x == 0xffffffffu ? 0 : x;
 #endif
     return x;
+}
+
+inline uint32_t load_acquire(const uint32_t* address) {
+    cuda_resident::pause();
+#ifdef WEAK_MEETING
+    return __atomic_load_n(address, __ATOMIC_RELAXED);
+#endif
+    return __atomic_load_n(address, __ATOMIC_ACQUIRE);
 }
 
 inline uint4 load_relaxed(const uint4* address) {
@@ -156,6 +187,7 @@ inline uint32_t count_arrival(uint32_t* address, uint32_t last) {
     do next = old >= last ? 0 : old + 1;
     while (!__atomic_compare_exchange_n(address, &old, next, false, __ATOMIC_ACQ_REL,
                                         __ATOMIC_RELAXED));
+    cuda_resident::note_progress();
     return old;
 }
 

@@ -10,7 +10,7 @@ using pybeam::cuda::kNumProducts;
 using pybeam::cuda::LayerAt;
 
 constexpr int kWidth = 64, kInner = 64, kLayers = 2, kRows = 3, kNodes = 6, kTokens = 4,
-              kCells = 12, kLogits = 40;
+              kCells = 12, kLogits = 40, kCapacity = 6;
 constexpr int kBlocks = 4, kLaunches = 3, kPlaceRows = 8;
 
 std::mt19937 generator(1);
@@ -59,13 +59,14 @@ struct Layers {
 
 struct Places {
     std::unique_ptr<uint4[]> place;
-    uint32_t books[2] = {0, 0};
+    uint32_t books[pybeam::cuda::kBooks] = {};
 
     explicit Places(int64_t number) : place(std::make_unique<uint4[]>(number / 8)) {
         std::memset(place.get(), 0xff, number * 2);
     }
 };
 
+// The logits as bits, and behind them the tokens and parents of survivors.
 std::vector<uint16_t> run(Layers& layers, const uint16_t* states, Places& places, unsigned seed) {
     static const int32_t offset[] = {0, kRows}, slot[] = {1}, length[] = {0, kNodes};
     static const int32_t cell[2 * kNodes] = {0, 0, 0, 0, 0, 0, 7, 3, 9, 1, 11, 4};
@@ -77,7 +78,7 @@ std::vector<uint16_t> run(Layers& layers, const uint16_t* states, Places& places
     auto out = std::make_unique<uint4[]>(kRows * kLogits / 8);
     LayersParams p{};
     p.layers = layers.at.data(), p.states = states;
-    p.out = reinterpret_cast<uint16_t*>(out.get());
+    p.out = reinterpret_cast<uint16_t*>(out.get()), p.out_stride = kLogits;
     p.places = reinterpret_cast<uint16_t*>(places.place.get()), p.books = places.books;
     p.logits = layers.output, p.num_logits = kLogits;
     p.num_layers = kLayers, p.place_rows = kPlaceRows, p.width = kWidth, p.inner_width = kInner;
@@ -87,8 +88,51 @@ std::vector<uint16_t> run(Layers& layers, const uint16_t* states, Places& places
     p.seen = {offset, slot,         cell, length, mask, entry,   new_cell,
               tokens, token_length, 1,    kNodes, 1,    kTokens, kCells};
     if (!plan_on_cpu(&p, kBlocks, 232448)) std::puts("no plan"), std::exit(1);
-    layers_on_cpu(&p, seed);
-    return {p.out, p.out + kRows * kLogits};
+    p.has_choice = true;
+    int32_t token[kCapacity], parent[kCapacity], count, num_finished;
+    float score[kCapacity], log_prob[kCapacity];
+    bool has_nan;
+    static const float row_score[kRows] = {-0.5f, -0.25f, -1.0f};
+    static const int32_t width = kRows;
+    const auto at = [](const auto& x) { return reinterpret_cast<int64_t>(&x); };
+    const int64_t bfloat16 = static_cast<int64_t>(pybeam::DType::kBFloat16), eos = 2;
+    const int64_t refill = static_cast<int64_t>(pybeam::Finishing::kRefill);
+    const int64_t arguments[] = {reinterpret_cast<int64_t>(p.out),
+                                 bfloat16,
+                                 kLogits,
+                                 kLogits,
+                                 at(row_score),
+                                 at(offset),
+                                 at(width),
+                                 0,
+                                 0,
+                                 0,
+                                 0,
+                                 0,
+                                 0,
+                                 0,
+                                 1,
+                                 eos,
+                                 refill,
+                                 true,
+                                 kRows,
+                                 1,
+                                 kCapacity,
+                                 1,
+                                 at(token),
+                                 at(parent),
+                                 at(score),
+                                 at(log_prob),
+                                 at(count),
+                                 at(num_finished),
+                                 at(has_nan),
+                                 kRows};
+    choice_on_cpu(&p, arguments, seed);
+    std::vector<uint16_t> found(p.out, p.out + kRows * kLogits);
+    found.insert(found.end(), token, token + kCapacity);
+    found.insert(found.end(), parent, parent + kCapacity);
+    found.push_back(static_cast<uint16_t>(count));
+    return found;
 }
 
 }  // namespace
