@@ -22,6 +22,11 @@ from pybeam.search.algorithms import Algorithm
 # the request that leaves, is wrong, or makes its model raise
 BAD = 1
 NUM_ALTERNATIVES = 3
+# what `test_law_in_interpreter.py` tries: algorithms with kernels or rules of their own
+INTERPRETED = (
+    *("greedy", "variable_beam, normalised", "huang_beam", "sample"),
+    *("hybrid_jacobi", "ctranslate2"),
+)
 
 
 class Raised(Exception):

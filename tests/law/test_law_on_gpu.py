@@ -10,7 +10,8 @@ rounds less, gives the tokens that are found the same log-probabilities, nearly.
 
 Rows of a covering array meet most values first: after 80 of about 220 cases, five in six pairs have met.
 `TRITON_INTERPRET=1 pytest --backend triton` runs the same cases in Triton's interpreter, without graphs.
-There the engines of a service launch one at a time. A case takes a minute or several.
+There the engines of a service launch one at a time. A case takes half a minute to two. `make test-all` runs
+one of each algorithm that has kernels or rules of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import itertools
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
 from law import axes
 from law.array import CoveringArray
-from law.case import Case
+from law.case import INTERPRETED, Case
 from law.entries import run
 from law.laws import NEAR, assert_laws, assert_nothing_is_left, assert_same, results_alone
 from support import on_a_gpu, triton_process
@@ -130,21 +133,37 @@ def assert_log_probs_of_a_cpu(case: Case) -> None:
     assert_nothing_is_left(outcome)
 
 
+@cache
+def array() -> CoveringArray:
+    return CoveringArray(VALUES, 2)
+
+
 def rows() -> Iterator[dict[str, str]]:
     """All rows, those with rounded weights among the others, so that a run which ends early has some."""
     rounded = iter(CoveringArray(ROUNDED, 2).rows)
-    for i, row in enumerate(CoveringArray(VALUES, 2).rows):
+    for i, row in enumerate(array().rows):
         yield row
         if i % 4 == 3:
             yield from itertools.islice(rounded, 1)
     yield from rounded
 
 
+def first_of_each() -> Iterator[Any]:
+    """A row of each algorithm in `INTERPRETED`. Sources of t5 are so long that its cases take minutes."""
+    firsts = {row["algorithm"]: row for row in reversed(array().rows) if row["model"] != "t5"}
+    for algorithm in INTERPRETED:
+        yield pytest.param(firsts[algorithm], id=str(Case(firsts[algorithm])))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    is_interpreting = triton_process.is_interpreting()
     if "row" in metafunc.fixturenames:
         # elsewhere they would only be skipped
-        runs = metafunc.config.getoption("--device") == "cuda" or triton_process.is_interpreting()
+        runs = metafunc.config.getoption("--device") == "cuda" or is_interpreting
         metafunc.parametrize("row", list(rows()) if runs else [], ids=lambda row: str(Case(row)))
+    if "first" in metafunc.fixturenames:
+        # a GPU has them among its rows
+        metafunc.parametrize("first", list(first_of_each()) if is_interpreting else [])
 
 
 def test_every_two_values(row, place):
@@ -152,6 +171,10 @@ def test_every_two_values(row, place):
         reason = "activations are float32 on a CPU, and Triton takes no rounded keys beside them"
         pytest.skip(reason)
     check(row, place)
+
+
+def test_first_of_each(first, place):
+    check(first, place)
 
 
 def test_a_case_is_repeated(place):

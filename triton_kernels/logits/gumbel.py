@@ -1,8 +1,8 @@
 """`perturb` and `restore_log_probs`: samples without replacement, as `pybeam.processors.gumbel` defines them.
 
 Two launches perturb: the first finds each slice's largest number, the second those numbers that rank. Both
-compute in float64: the upper tail of the noise needs 31 bits, and of the difference of two numbers that are
-nearly the largest, whose logarithm is in the score, float32 would leave few digits.
+compute in float64: the upper tail of the noise needs 31 bits, and the score has the logarithm of a number's
+distance from the largest, of which float32 would leave few digits where they are close.
 """
 
 from __future__ import annotations
