@@ -158,7 +158,7 @@ def compiled(launch: aot.Launch, times: Times, line_cycles: int) -> Kernel:
 
 # what a block of `select` is at, by a function around the instruction
 PHASES = {
-    "reads a slice of a row": ("Slice", "leave_peaks"),
+    "reads a slice of a row": ("Slice<", "leave_peaks"),
     "finds its entry and beam": ("entry_of", "beam_of", "span_of", "num_arrivals"),
     "leaves its sums and arrives": ("is_last_to_arrive",),
     "sums of all slices": ("combine_totals",),
