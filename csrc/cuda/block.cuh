@@ -43,7 +43,7 @@ __device__ T block_reduce(T x, Op op, WarpNumbers& numbers) {
     for (int step = kWarpSize / 2; step > 0; step /= 2) {
         x = op(x, __shfl_xor_sync(kAllLanes, x, step));
     }
-    if (threadIdx.x % kWarpSize == 0) partial[threadIdx.x / kWarpSize] = x;
+    if (threadIdx.x % kWarpSize == 0) partial[known_now(threadIdx.x / kWarpSize)] = x;
     __syncthreads();
     x = partial[0];
     for (int warp = 1; warp < kWarps; ++warp) x = op(x, partial[warp]);
@@ -59,7 +59,8 @@ struct Rank {
 
 __device__ inline Rank block_rank(bool flag, WarpNumbers& numbers) {
     int* count = numbers.ints;
-    const int lane = threadIdx.x % kWarpSize, own_warp = threadIdx.x / kWarpSize;
+    // not kept in a register from one call to the next
+    const int lane = threadIdx.x % kWarpSize, own_warp = known_now(threadIdx.x / kWarpSize);
     const unsigned ballot = __ballot_sync(kAllLanes, flag);
     if (lane == 0) count[own_warp] = __popc(ballot);
     __syncthreads();

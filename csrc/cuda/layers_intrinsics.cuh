@@ -13,12 +13,6 @@ __device__ inline char* shared_memory() {
     return memory;
 }
 
-// A number that is computed here, and not behind the next barrier.
-__device__ inline int known_now(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // Numbers that other blocks write meanwhile.
 __device__ inline uint4 load_relaxed(const uint4* address) {
     uint4 x;

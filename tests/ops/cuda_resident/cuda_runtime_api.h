@@ -142,8 +142,6 @@ inline char* shared_memory() {
     return begin + (128 - reinterpret_cast<uintptr_t>(begin) % 128);
 }
 
-inline int known_now(int x) { return x; }
-
 inline uint32_t load_relaxed(const uint32_t* address) {
     cuda_resident::pause();
     const uint32_t x = __atomic_load_n(address, __ATOMIC_RELAXED);
@@ -183,10 +181,15 @@ inline void store_relaxed(uint4* address, uint4 x) {
 }
 
 inline uint32_t count_arrival(uint32_t* address, uint32_t last) {
+#ifdef WEAK_MEETING
+    constexpr int kOrder = __ATOMIC_RELEASE;
+#else
+    constexpr int kOrder = __ATOMIC_ACQ_REL;
+#endif
     uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED), next;
     do next = old >= last ? 0 : old + 1;
-    while (!__atomic_compare_exchange_n(address, &old, next, false, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED));
+    while (
+        !__atomic_compare_exchange_n(address, &old, next, false, kOrder, __ATOMIC_RELAXED));
     cuda_resident::note_progress();
     return old;
 }
