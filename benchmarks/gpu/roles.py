@@ -16,7 +16,7 @@ BUDGETS_US = {
 # a kernel of few numbers takes the time of its start, and of the loads that wait for one another: on an H200
 # within two fifths of what planned and read apart, commit (then in two kernels) and the norms
 START_US, LOAD_US = 0.7, 0.5
-# of a kernel of one beam of 5 in 3 layers of 256, as `code_time` estimates it: a tenth above 2026-11-27
+# of a kernel of one beam of 5 in 3 layers of 256, as `code_time` estimates it: a tenth above 2026-11-28
 CODE_US = {
     "read_kernel": 2.4,
     "commit_kernel": 4.2,
@@ -24,7 +24,7 @@ CODE_US = {
     "add_norm_kernel": 1.9,
     "product_kernel": 2.2,
     "tree_attention_kernel": 3.6,
-    "pybeam::cuda::select_kernel": 9.9,
+    "pybeam::cuda::select_kernel": 9.2,
 }
 # others take the time of their work: the most that each of their variants may have by a column of
 # `triton_code`, for an sm_90, a tenth above what there was on 2026-11-27. Of 80 registers and 4 warps six
