@@ -210,7 +210,7 @@ def test_features_that_are_decoded_count_as_tokens_and_seconds(served, tmp_path)
         left = int(found.headers["x-ratelimit-remaining-tokens"])
         assert 10000 - left > len(features) >= 100, found.json()
         assert found.headers["x-ratelimit-remaining-audio-seconds"] == "0"
-        assert "seconds of sound in a day" in refused.json()["error"]["message"]
+        assert "may use 1 second of sound in a day" in refused.json()["error"]["message"]
 
     run(test, model=served, keys=Keys(path=str(path)))
 
