@@ -1,4 +1,4 @@
-// All layers of a decoder in one launch, for few rows: a block on each multiprocessor, which waits
+// A step of a decoder in one launch, for few rows: a block on each multiprocessor, which waits
 // for numbers of the others eight times in a layer.
 #include <algorithm>
 
@@ -169,7 +169,7 @@ LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
     const int most = std::max({groups_of(3 * p.width), states, inner, logits});
     const int chunks =
         (p.inner_width + WeightRing<kPacks>::kChunk - 1) / WeightRing<kPacks>::kChunk;
-    LayersPlan plan{num_blocks, kPacks, most, states};
+    LayersPlan plan{num_blocks, kPacks, states};
     int begin[Memory::kParts];
     const int before = Memory::offsets(plan, p.num_layers, p.place_rows, begin);
     const int room = (shared_bytes - before) / WeightRing<kPacks>::kStageBytes;

@@ -56,7 +56,6 @@ struct SeenCells {
 struct LayersPlan {
     int num_blocks;
     int packs;         // of a warp in a chunk of a row
-    int most_groups;   // of a product in a block
     int state_groups;  // of the states in a block
     int num_stages;
     int num_bytes;

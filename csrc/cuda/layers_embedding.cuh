@@ -19,7 +19,7 @@ class EmbeddedRow {
         place_ = line_of(at.positions, place, at.num_positions, p.width);
     }
 
-    // The numbers of so many words of a row, from a column on.
+    // Two numbers of a row, from a column on.
     __device__ uint32_t pair(int column) const {
         uint32_t token = 0, place = 0;
         if (token_ != nullptr) token = *reinterpret_cast<const uint32_t*>(token_ + column);
@@ -27,6 +27,7 @@ class EmbeddedRow {
         return sum(token, place);
     }
 
+    // Eight of them.
     __device__ Vector eight(int column) const {
         Vector token{}, place{}, numbers;
         if (token_ != nullptr) token = vector_at(token_ + column);

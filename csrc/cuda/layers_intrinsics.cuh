@@ -1,4 +1,4 @@
-// Instructions of `decoder_layers` that C++ has no name for; tests/ops/cuda_threads has the same
+// Instructions of `decoder_layers` that C++ has no name for; tests/ops/cuda_resident has the same
 // functions for a CPU.
 #pragma once
 

@@ -265,9 +265,9 @@ class Engine:
         session, rows = self._work.session, step.rows
         given = step.choice if session.chooses else None
         chosen = None if given is None else session.choose(rows, *given)
-        logits = chosen or session.step(rows)
+        found = chosen or session.step(rows)
         self._clock("select")
-        step.choose(logits)
+        step.choose(found)
 
     def _read_later(self, report: Tensor, errors: dict[int, Exception]) -> None:
         """Request a report on all live sources, and what is read of those that are watched."""

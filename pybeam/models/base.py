@@ -97,8 +97,8 @@ class Session(ABC):
         """
 
     def choose(self, rows: Rows, *given: Any) -> Survivors | None:
-        """Return what `select` makes of `step`, its own inputs and options; None: `step` must be called."""
-        raise NotImplementedError
+        """Return the survivors of ``select(step(rows), *given)``; None: `step` must be called."""
+        raise NotImplementedError(f"a {type(self).__name__} leaves the selection to others")
 
     def call(self, rows: Rows) -> LayerCall | None:
         """Return the call that `step` would make, for whoever makes it again; None: `step` must be called."""

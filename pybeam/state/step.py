@@ -65,7 +65,7 @@ class Step:
     def choose(self, logits: Tensor | Survivors) -> None:
         """Process the logits [R, V] of the rows, which may be overwritten, and select the survivors.
 
-        Or go on with what a model has selected by `choice`.
+        If a model has selected survivors by `choice`, go on with those.
         """
         if isinstance(logits, Survivors):
             return self._program.take(self.rows.slot, logits)

@@ -40,4 +40,4 @@ def test_parts_of_a_kernel_are_found_by_name():
 def test_stages_of_a_ring(width):
     plan = Resident(compiled(), MULTIPROCESSORS).plan(LayersShape(width, 4 * width), 6, 5, 8000)
     packs = layers_time.packs_of(width)
-    assert plan is not None and (plan[1], plan[4]) == (packs, layers_time.RING_STAGES[packs])
+    assert plan is not None and (plan[1], plan[3]) == (packs, layers_time.RING_STAGES[packs])

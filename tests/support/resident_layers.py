@@ -50,7 +50,7 @@ class _Params(ctypes.Structure):
         + [(n, ctypes.c_void_p) for n in ("entry", "new_cell", "source_cell", "source_length")]
         + [(n, ctypes.c_int) for n in ("num_sources", "max_cells", "mask_words")]
         + [(n, ctypes.c_int) for n in ("max_source_cells", "num_pool_cells")]
-        + [("unused", ctypes.c_int), ("plan", ctypes.c_int * 6)]
+        + [("unused", ctypes.c_int), ("plan", ctypes.c_int * 5)]
         + [(name, ctypes.c_void_p) for name in ("token", "place", "table", "positions")]
         + [(n, ctypes.c_int) for n in ("num_tokens", "num_positions", "skipped_id")]
         + [("embedding_scale", ctypes.c_float)]

@@ -158,24 +158,6 @@ inline unsigned __ballot_sync(unsigned, bool flag) {
     return ballot;
 }
 
-inline int atomicAdd(int* address, int x) {
-    const int old = *address;
-    *address += x;
-    return old;
-}
-
-inline uint32_t atomicMin(uint32_t* address, uint32_t x) {
-    const uint32_t old = *address;
-    *address = old < x ? old : x;
-    return old;
-}
-
-inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
-    const uint32_t old = *address;
-    *address = old < x ? x : old;
-    return old;
-}
-
 namespace pybeam::cuda {
 
 inline uint32_t count_arrival(uint32_t* address, uint32_t last) {

@@ -113,26 +113,6 @@ inline unsigned __ballot_sync(unsigned all, bool flag) {
     return ballot;
 }
 
-inline int atomicAdd(int* address, int x) {
-    return __atomic_fetch_add(address, x, __ATOMIC_RELAXED);
-}
-
-inline uint32_t atomicMin(uint32_t* address, uint32_t x) {
-    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (old > x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
-                                                   __ATOMIC_RELAXED)) {
-    }
-    return old;
-}
-
-inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
-    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (old < x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
-                                                   __ATOMIC_RELAXED)) {
-    }
-    return old;
-}
-
 namespace pybeam::cuda {
 
 inline float inverse_root(float x) { return 1.0f / std::sqrt(x); }
@@ -188,8 +168,7 @@ inline uint32_t count_arrival(uint32_t* address, uint32_t last) {
 #endif
     uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED), next;
     do next = old >= last ? 0 : old + 1;
-    while (
-        !__atomic_compare_exchange_n(address, &old, next, false, kOrder, __ATOMIC_RELAXED));
+    while (!__atomic_compare_exchange_n(address, &old, next, false, kOrder, __ATOMIC_RELAXED));
     cuda_resident::note_progress();
     return old;
 }

@@ -93,26 +93,6 @@ inline unsigned __ballot_sync(unsigned, bool flag) {
     return ballot;
 }
 
-inline int atomicAdd(int* address, int x) {
-    return __atomic_fetch_add(address, x, __ATOMIC_RELAXED);
-}
-
-inline uint32_t atomicMin(uint32_t* address, uint32_t x) {
-    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (old > x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
-                                                   __ATOMIC_RELAXED)) {
-    }
-    return old;
-}
-
-inline uint32_t atomicMax(uint32_t* address, uint32_t x) {
-    uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (old < x && !__atomic_compare_exchange_n(address, &old, x, false, __ATOMIC_RELAXED,
-                                                   __ATOMIC_RELAXED)) {
-    }
-    return old;
-}
-
 namespace pybeam::cuda {
 
 inline uint32_t count_arrival(uint32_t* address, uint32_t last) {
