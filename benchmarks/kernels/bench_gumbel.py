@@ -91,7 +91,7 @@ class Draw(Kernel):
         ]
 
     def ours(self, backend: Backend, *arguments: Any) -> Tensor:
-        return (self.in_torch if backend.draw is None else backend.draw)(*arguments)
+        return (self.in_torch if backend.draw is None else backend.draw.draw)(*arguments)
 
     def in_torch(
         self,
