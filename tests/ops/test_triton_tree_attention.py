@@ -109,6 +109,33 @@ def test_paths_are_compiled_well(dtype, size, capability):
         assert assembly.stack == assembly.local == 0, launch.options
 
 
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [
+        (6, torch.bfloat16),
+        *(
+            pytest.param(size, dtype, marks=[pytest.mark.slow, pytest.mark.thinned()])
+            for size in (6, 8, 24, 64, 128, 256)
+            for dtype in DTYPES
+            if (size, dtype) != (6, torch.bfloat16)
+        ),
+    ],
+    ids=str,
+)
+def test_paths_alone_leave_no_loop_over_cells_that_all_rows_see(size, dtype):
+    """A beam whose rows share no cells: ptxas 12.8 crashed at what was left of products in high tiles."""
+    given = dict(has_paths=True, has_shared=False)
+    for rows in ROWS if size > 6 else (50,):
+        for has_new in (True, False):
+            launch = attention_launch(rows, size, dtype, 0, has_new=has_new, **given)
+            assembly = assemble(launch, 90)
+            assert assembly.stack == assembly.local == 0, launch.options
+            assert assembly.count("HMMA|HGMMA|WARPGROUP|LDGSTS|LDGDEPBAR") == 0
+            # the loop over paths; the other one finds the source of a tile
+            (loop,) = (loop for loop in assembly.loops if loop.count(r"MUFU\.EX2"))
+            assert size < 64 or loop.count(r"\bLDG\.E\S*\.128") >= 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize(

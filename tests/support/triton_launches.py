@@ -41,6 +41,7 @@ def attention_launch(
     rules=(),
     has_paths=False,
     has_new=False,
+    has_shared=True,
 ) -> Launch:
     """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool.
 
@@ -70,7 +71,7 @@ def attention_launch(
     paths = None
     if has_paths:
         bit = ints(rows * sources)
-        paths = Paths(ints(sources, rows, 32), ints(sources), ints(sources))
+        paths = Paths(ints(sources, rows, 32), ints(sources), ints(sources) if has_shared else None)
     cells = Cells(offset, slot, cell, num_cells, mask, bit, paths)
     given = (query, key, value, cells, 0.1, distances if rules else None, new)
     (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))

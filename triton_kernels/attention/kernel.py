@@ -181,34 +181,36 @@ def tree_attention_kernel(
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     b_total = tl.zeros([BLOCK_M], tl.float32)
     b_sum = tl.zeros([BLOCK_M, BLOCK_D] if ROWS == 0 else [BLOCK_D, BLOCK_M], tl.float32)
-    # parts take blocks in turn, so a program knows its first without the number of cells
-    for start in range(i_split * BLOCK_N, num_cells, num_parts * BLOCK_N):
-        o_n = start + tl.arange(0, BLOCK_N)
-        m_n = o_n < num_cells
-        p_key_line, p_value_line = lines_of(pools, nodes.cell, nodes.new_cell, first_new + o_n)
-        m_line = m_n[:, None] & m_d
-        b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
-        p_value_line = tl.expand_dims(p_value_line, CELLS) + tl.expand_dims(o_d, ROWS)
-        m_value = tl.expand_dims(m_n, CELLS) & tl.expand_dims(o_d < HEAD_SIZE, ROWS)
-        b_value = tl.load(p_value_line, mask=m_value, other=0.0)
-        b_product = products_of(b_query, b_key, ROWS)
-        m_sees = sees(nodes.words, bits, m_n, MASK_WORDS, ROWS)
-        b_back = b_product
-        if (p_bias is not None) or HAS_WINDOW:
-            b_cell_position = tl.load(p_cell_position + nodes.cell, mask=m_n, other=0)
-            b_back = tl.expand_dims(b_position, CELLS) - tl.expand_dims(b_cell_position, ROWS)
-        # these arrive while the scores are computed
-        nodes = nodes_at(o_n + num_parts * BLOCK_N, lists, pools, MASK_WORDS)
-        b_logit = logits_of(
-            b_product, m_sees, b_back, tl.expand_dims(o_head, CELLS), rules, HAS_CAP, HAS_WINDOW
-        )
-        b_new_peak = tl.maximum(b_peak, tl.max(b_logit, CELLS))
-        b_shift = finite_or_zero(b_new_peak)
-        b_weight = tl.exp2(b_logit - tl.expand_dims(b_shift, CELLS))
-        b_scale = tl.exp2(b_peak - b_shift)
-        b_sum = add_weighted(b_sum * tl.expand_dims(b_scale, CELLS), b_weight, b_value, ROWS)
-        b_total = b_total * b_scale + tl.sum(b_weight, CELLS)
-        b_peak = b_new_peak
+    # a loop that never runs would leave a wait for products that there are not: ptxas 12.8 crashes at that
+    if (p_path is None) or (p_num_shared is not None):
+        # parts take blocks in turn, so a program knows its first without the number of cells
+        for start in range(i_split * BLOCK_N, num_cells, num_parts * BLOCK_N):
+            o_n = start + tl.arange(0, BLOCK_N)
+            m_n = o_n < num_cells
+            p_key_line, p_value_line = lines_of(pools, nodes.cell, nodes.new_cell, first_new + o_n)
+            m_line = m_n[:, None] & m_d
+            b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_line, other=0.0)
+            p_value_line = tl.expand_dims(p_value_line, CELLS) + tl.expand_dims(o_d, ROWS)
+            m_value = tl.expand_dims(m_n, CELLS) & tl.expand_dims(o_d < HEAD_SIZE, ROWS)
+            b_value = tl.load(p_value_line, mask=m_value, other=0.0)
+            b_product = products_of(b_query, b_key, ROWS)
+            m_sees = sees(nodes.words, bits, m_n, MASK_WORDS, ROWS)
+            b_back = b_product
+            if (p_bias is not None) or HAS_WINDOW:
+                b_cell_position = tl.load(p_cell_position + nodes.cell, mask=m_n, other=0)
+                b_back = tl.expand_dims(b_position, CELLS) - tl.expand_dims(b_cell_position, ROWS)
+            # these arrive while the scores are computed
+            nodes = nodes_at(o_n + num_parts * BLOCK_N, lists, pools, MASK_WORDS)
+            b_logit = logits_of(
+                b_product, m_sees, b_back, tl.expand_dims(o_head, CELLS), rules, HAS_CAP, HAS_WINDOW
+            )
+            b_new_peak = tl.maximum(b_peak, tl.max(b_logit, CELLS))
+            b_shift = finite_or_zero(b_new_peak)
+            b_weight = tl.exp2(b_logit - tl.expand_dims(b_shift, CELLS))
+            b_scale = tl.exp2(b_peak - b_shift)
+            b_sum = add_weighted(b_sum * tl.expand_dims(b_scale, CELLS), b_weight, b_value, ROWS)
+            b_total = b_total * b_scale + tl.sum(b_weight, CELLS)
+            b_peak = b_new_peak
     if ROWS == 1:
         b_sum = tl.trans(b_sum)
     if p_path is not None:
