@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ from pybeam.triton_kernels import counters
 MAX_GRAPHS = 128
 # torch has so many streams per device, and gives them out in turn
 MAX_STREAMS = 32
+# One failure says little: another thread that waits for the whole device breaks a capture, too.
+MAX_FAILURES = 3
 # of the programs of a launch that wait for one another
 NUM_COUNTERS = 1 << 16
 CPU = torch.device("cpu")
@@ -112,11 +116,11 @@ class CudaCapture:
         graph = torch.cuda.CUDAGraph()
         self._graphs.append(graph)
         try:
-            # other threads may allocate memory meanwhile
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            with counters.lent(self._counters):
+            with garbage_kept(), counters.lent(self._counters):
+                # other threads may allocate memory meanwhile
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 report = step(slot)
-            graph.capture_end()
+                graph.capture_end()
         except BaseException:
             self._abandon(graph)
             raise
@@ -150,14 +154,30 @@ class CudaCapture:
         stream.synchronize()
 
 
+@contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Within this context Python collects no garbage, in which a graph may be.
+
+    CUDA lets no thread destroy a graph while it captures another one. That breaks the capture, and only its
+    next launch raises. The engines of a service refer to each other, so it leaves its graphs as garbage.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class StepGraphs:
     """Captured steps by size, at most `max_graphs` of them.
 
     A size runs without a graph the first time, which compiles its kernels (`watched`). It is captured when it
     is asked for again, and replayed from then on. Graphs are dropped all at once: when there is no room for
     another, and when a tensor that lives between steps is replaced, because they would write to the old one.
-    No step is captured that waits for the device. If one does, or if a capture raises, all steps go on
-    without graphs, with a warning.
+    No step is captured that waits for the device. If one does, or if its capture raises `MAX_FAILURES` times
+    one after another, all steps go on without graphs, with a warning.
 
     Args:
         capture: captures a step; see `CudaCapture`.
@@ -175,6 +195,7 @@ class StepGraphs:
         self._is_off = False
         self._ready: set[Hashable] = set()
         self._waited: set[Hashable] = set()
+        self._failures: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, Captured] = {}
         self._numbers: dict[int, _Numbers] = {}  # by how many they are
         # address and shape: what has grown twice may be back at its first address
@@ -255,15 +276,19 @@ class StepGraphs:
             if slot.numel() not in self._numbers:
                 self._numbers[slot.numel()] = _Numbers(slot.to(self._device))
             self._graphs[key] = self._capture(step, self._numbers[slot.numel()].tensor)
+            self._failures.pop(key, None)
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
             cause = error.__cause__ or error
+            # it runs without a graph once more
+            self._ready.discard(key)
             if isinstance(cause, torch.OutOfMemoryError):
                 # without the graphs there are there may be room for this one
                 self._clear()
-                self._ready.discard(key)
-            else:
-                self._give_up(f"{_place_of(cause)}{type(cause).__name__}: {cause}")
+                return
+            self._failures[key] += 1
+            if self._failures[key] == MAX_FAILURES:
+                self._give_up(_story_of(cause))
 
     def _give_up(self, problem: str) -> None:
         """Go on without graphs."""
@@ -279,6 +304,13 @@ class StepGraphs:
         self._graphs.clear()
         self._numbers.clear()
         self._capture.renew()
+
+
+def _story_of(error: BaseException) -> str:
+    """The text of an error behind those that led to it: ``KeyError: 3; then in tree.py:9: ValueError: …``."""
+    told = f"{_place_of(error)}{type(error).__name__}: {error}"
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return told if before is None else f"{_story_of(before)}; then {told}"
 
 
 def _place_of(error: BaseException) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -141,7 +142,7 @@ def test_a_capture_that_fails_breaks_nothing_else(on_gpu, is_seen):
     plain = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=False).decode(REQUESTS)
     decoder = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=True)
     with pytest.warns(RuntimeWarning, match="without graphs: .*AcceleratorError: CUDA error"):
-        found = [decoder.decode(REQUESTS) for _ in range(2)]
+        found = [decoder.decode(REQUESTS) for _ in range(3)]
     for results in found:
         assert_alike(results, plain)
     assert num_graphs(decoder) == 0
@@ -151,3 +152,35 @@ def test_a_capture_that_fails_breaks_nothing_else(on_gpu, is_seen):
     for _ in range(2):
         assert_alike(another.decode(REQUESTS), plain)
     assert num_graphs(another) > 0
+
+
+@pytest.mark.parametrize("collects", [False, True], ids=["by itself", "by force"])
+def test_a_decoder_that_is_garbage_takes_no_graphs_from_another(on_gpu, collects):
+    """Its graphs do not die in a capture. If they are made to, the capture is tried again."""
+    gone = pybeam.Decoder(on_gpu, ALGORITHMS["fixed"], pybeam.Fifo(5), graphs=True)
+    for _ in range(2):
+        gone.decode(REQUESTS)
+    assert num_graphs(gone) > 0
+    held, left = [gone], weakref.WeakSet([gone])
+    del gone
+
+    def leaves_garbage(logits, rows):
+        if held and torch.cuda.is_current_stream_capturing():
+            # as the engines of a service
+            cycle = [held.pop()]
+            cycle.append(cycle)
+            del cycle
+            # more than a collection waits for
+            kept = [[] for _ in range(10 * gc.get_threshold()[0])]
+            if collects:
+                gc.collect()
+            assert len(left) == (not collects) and kept
+        return logits.add(0)
+
+    own = processors.from_function(leaves_garbage, can_capture=True)
+    algorithm = pybeam.fixed_beam(4, n_best=4, max_length=15, processors=[own])
+    plain = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=False).decode(REQUESTS)
+    decoder = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=True)
+    for _ in range(2):
+        assert_alike(decoder.decode(REQUESTS), plain)
+    assert not held and num_graphs(decoder) > 0

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from contextlib import contextmanager
 from itertools import count
+from threading import get_ident
 from weakref import WeakKeyDictionary, ref
 
 import pytest
@@ -24,11 +25,12 @@ class GraphMemory:
 
     A pool is open as long as a graph uses it. Then it is erased by `empty_cache`, unless something in it is
     alive; as long as it is not, it cannot be opened again. An operator that waits for the device breaks the
-    capture that it is in, which then raises where it ends, too.
+    capture that it is in, which then raises where it ends, too. A graph that dies in it breaks it silently.
 
     Args:
         torch: "2.11", where nothing frees a workspace, or a newer one, where a graph that is reset frees that
-            of its stream. Before "2.13" the allocator does not know that a broken capture has ended.
+            of its stream. Before "2.13" the allocator does not know that a broken capture has ended, and its
+            graph stays a user of the pool for good.
     """
 
     def __init__(self, torch: str) -> None:
@@ -132,6 +134,7 @@ class _Within(TorchDispatchMode):
 class _Graph:
     def __init__(self, memory: GraphMemory) -> None:
         self._memory, self._is_alive, self.is_broken = memory, False, False
+        self._uses_pool = False
         self.workspaces: set[_CublasWorkspace] = set()
 
     def capture_begin(self, pool: int, capture_error_mode: str) -> None:
@@ -142,6 +145,7 @@ class _Graph:
         memory.users[pool] += 1
         memory.underway.append(pool)
         memory.capturing, self.pool, self._stream = self, pool, memory.current
+        self._uses_pool, self.thread = True, get_ident()
 
     def capture_end(self) -> None:
         memory = self._memory
@@ -161,11 +165,15 @@ class _Graph:
         self._memory.hand_out_again(self.pool)
 
     def reset(self) -> None:
-        if self._is_alive:
-            self._is_alive = False
-            self._memory.users[self.pool] -= 1
-            if not self._memory.keeps_workspaces:
-                self._memory.workspaces.pop(self._stream, None)
+        memory = self._memory
+        if self._is_alive and memory.capturing and memory.capturing.thread == get_ident():
+            # torch prints that, and raises nothing
+            memory.capturing.is_broken = True
+        if self._uses_pool and (self._is_alive or memory.knows_broken_ends):
+            self._uses_pool = self._is_alive = False
+            memory.users[self.pool] -= 1
+            if not memory.keeps_workspaces:
+                memory.workspaces.pop(self._stream, None)
 
     __del__ = reset
 
