@@ -73,7 +73,7 @@ def test_few_variants(size, itemsize):
 
 
 @pytest.mark.parametrize(
-    ("size", "has_new", "are_wide"), [(64, True, True), (5, True, False), (64, False, False)]
+    ("size", "has_new", "are_wide"), [(64, True, True), (5, True, False), (120, False, True)]
 )
 def test_lines_are_said_to_be_wide_where_they_are(size, has_new, are_wide):
     """Triton 3.8 reads two bytes at a time from one of two lines, unless it is told where they begin."""
@@ -133,7 +133,7 @@ def test_paths_alone_leave_no_loop_over_cells_that_all_rows_see(size, dtype):
             assert assembly.count("HMMA|HGMMA|WARPGROUP|LDGSTS|LDGDEPBAR") == 0
             # the loop over paths; the other one finds the source of a tile
             (loop,) = (loop for loop in assembly.loops if loop.count(r"MUFU\.EX2"))
-            assert size < 64 or loop.count(r"\bLDG\.E\S*\.128") >= 2
+            assert size < 24 or loop.count(r"\bLDG\.E\S*\.128") >= 2
 
 
 @pytest.mark.slow
@@ -150,6 +150,9 @@ def test_paths_alone_leave_no_loop_over_cells_that_all_rows_see(size, dtype):
         pytest.param(dict(rows=5, size=128, words=1, group=4), id="grouped heads"),
         pytest.param(dict(rows=50, size=128, words=2, group=7), id="seven heads of a group"),
         pytest.param(dict(rows=5, size=80, words=1), id="a size that is no power of two"),
+        # h2o-danube3 has it: lines begin at 16 bytes, and strides are no multiples of 16 numbers
+        pytest.param(dict(rows=50, size=120, words=1), id="a size that is no multiple of 16"),
+        pytest.param(dict(rows=20, size=40, words=2), id="a small size that is no multiple of 16"),
         pytest.param(dict(rows=5, size=64, words=1, rules=("bias",)), id="T5"),
         pytest.param(dict(rows=50, size=64, words=1, rules=("bias",)), id="T5, wide beam"),
         pytest.param(

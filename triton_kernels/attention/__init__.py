@@ -104,7 +104,7 @@ def tree_attention(
         MASK_WORDS=0 if mask is None else mask.shape[2],
         HAS_CAP=given.soft_cap is not None,
         HAS_WINDOW=given.window is not None,
-        ARE_WIDE=new is not None and _are_wide(key, value, new.key, new.value),
+        ARE_WIDE=_are_wide(query, key, value, *(() if new is None else new[:2])),
         **variant._asdict(),
     )
     return out

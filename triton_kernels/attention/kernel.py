@@ -109,6 +109,19 @@ def tree_attention_kernel(
     ROWS: tl.constexpr = 1 if BLOCK_M < 16 else 0
     CELLS: tl.constexpr = 1 - ROWS
     await_kernels()
+    if ARE_WIDE and (HEAD_SIZE % 16 != 0):
+        # Triton looks for multiples of 16 numbers alone, which lines of such heads are not
+        UNIT: tl.constexpr = 128 // p_query.dtype.element_ty.primitive_bitwidth
+        query_row_stride = query_row_stride // UNIT * UNIT
+        query_head_stride = query_head_stride // UNIT * UNIT
+        key_cell_stride = key_cell_stride // UNIT * UNIT
+        key_head_stride = key_head_stride // UNIT * UNIT
+        value_cell_stride = value_cell_stride // UNIT * UNIT
+        value_head_stride = value_head_stride // UNIT * UNIT
+        new_key_row_stride = new_key_row_stride // UNIT * UNIT
+        new_key_head_stride = new_key_head_stride // UNIT * UNIT
+        new_value_row_stride = new_value_row_stride // UNIT * UNIT
+        new_value_head_stride = new_value_head_stride // UNIT * UNIT
     i_unit, i_split = tl.program_id(0), tl.program_id(1)
     # heads innermost: programs that run together read neighbouring keys
     i_tile, i_head = i_unit // num_key_heads, i_unit % num_key_heads
