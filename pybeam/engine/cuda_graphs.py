@@ -278,17 +278,20 @@ class StepGraphs:
             self._graphs[key] = self._capture(step, self._numbers[slot.numel()].tensor)
             self._failures.pop(key, None)
         except Exception as error:
-            # what raises without a graph, too, says there whose fault it is
-            cause = error.__cause__ or error
-            # it runs without a graph once more
-            self._ready.discard(key)
-            if isinstance(cause, torch.OutOfMemoryError):
-                # without the graphs there are there may be room for this one
-                self._clear()
-                return
-            self._failures[key] += 1
-            if self._failures[key] == MAX_FAILURES:
-                self._give_up(_story_of(cause))
+            self._note_failure(key, error)
+
+    def _note_failure(self, key: Hashable, error: Exception) -> None:
+        """Have the step run without a graph once more. A name for an error in `_add` would keep it alive."""
+        # what raises without a graph, too, says there whose fault it is
+        cause = error.__cause__ or error
+        self._ready.discard(key)
+        if isinstance(cause, torch.OutOfMemoryError):
+            # without the graphs there are there may be room for this one
+            self._clear()
+            return
+        self._failures[key] += 1
+        if self._failures[key] == MAX_FAILURES:
+            self._give_up(_story_of(cause))
 
     def _give_up(self, problem: str) -> None:
         """Go on without graphs."""

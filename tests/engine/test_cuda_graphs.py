@@ -118,6 +118,23 @@ def test_a_capture_that_something_else_breaks_is_tried_again(graph_memory):
     assert sum(graph_memory.users.values()) == (0 if graph_memory.knows_broken_ends else 6)
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_a_capture_that_fails_leaves_no_memory_to_the_garbage_collector(graph_memory, error):
+    made = []
+
+    def fails(slot):
+        x = product(slot)
+        made.append(weakref.ref(x))
+        raise error("within")
+
+    gc.disable()
+    try:
+        assert not tried(StepGraphs(CudaCapture(torch.device("cpu"))), 1, fails)
+        assert made[0]() is None
+    finally:
+        gc.enable()
+
+
 def test_the_error_that_came_first_is_told_first(graph_memory):
     def fails(slot):
         try:

@@ -161,7 +161,7 @@ def test_a_decoder_that_is_garbage_takes_no_graphs_from_another(on_gpu, collects
     for _ in range(2):
         gone.decode(REQUESTS)
     assert num_graphs(gone) > 0
-    held, left = [gone], weakref.WeakSet([gone])
+    held, left, found = [gone], weakref.WeakSet([gone]), []
     del gone
 
     def leaves_garbage(logits, rows):
@@ -174,7 +174,8 @@ def test_a_decoder_that_is_garbage_takes_no_graphs_from_another(on_gpu, collects
             kept = [[] for _ in range(10 * gc.get_threshold()[0])]
             if collects:
                 gc.collect()
-            assert len(left) == (not collects) and kept
+            # an error here would be one of the capture
+            found.append((len(kept) > 0, len(left)))
         return logits.add(0)
 
     own = processors.from_function(leaves_garbage, can_capture=True)
@@ -183,4 +184,5 @@ def test_a_decoder_that_is_garbage_takes_no_graphs_from_another(on_gpu, collects
     decoder = pybeam.Decoder(on_gpu, algorithm, pybeam.Fifo(5), graphs=True)
     for _ in range(2):
         assert_alike(decoder.decode(REQUESTS), plain)
-    assert not held and num_graphs(decoder) > 0
+    assert found == [(True, 0 if collects else 1)]
+    assert num_graphs(decoder) > 0
