@@ -48,7 +48,9 @@ def test_many_rows_in_bfloat16(kernel, window, soft_cap):
     torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize(("heads", "key_heads", "size"), [(3, 1, 5), (4, 4, 33), (16, 2, 128)])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "size"), [(3, 1, 5), (4, 2, 20), (4, 4, 33), (16, 2, 128)]
+)
 def test_heads(backend, heads, key_heads, size):
     prompt = prompt_of(40, heads, key_heads, size)
     found = attended(backend, [(prompt, slice(None))], 9)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pybeam.contracts import Cells, Distances, NewNodes
 from pybeam.triton_kernels.attention.kernel import tree_attention_kernel
-from pybeam.triton_kernels.attention.variants import splits_of, variant_of
+from pybeam.triton_kernels.attention.variants import are_wide, splits_of, variant_of
 from pybeam.triton_kernels.counters import counters
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -104,15 +104,7 @@ def tree_attention(
         MASK_WORDS=0 if mask is None else mask.shape[2],
         HAS_CAP=given.soft_cap is not None,
         HAS_WINDOW=given.window is not None,
-        ARE_WIDE=_are_wide(query, key, value, *(() if new is None else new[:2])),
+        ARE_WIDE=are_wide(query, key, value, *(() if new is None else new[:2])),
         **variant._asdict(),
     )
     return out
-
-
-def _are_wide(*arrays: Tensor) -> bool:
-    """Whether each head of each line [lines, heads, D] begins at a multiple of 16 bytes."""
-    return all(
-        one.data_ptr() % 16 == 0 and all(step * one.itemsize % 16 == 0 for step in one.stride()[:2])
-        for one in arrays
-    )

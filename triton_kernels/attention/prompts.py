@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pybeam.triton_kernels.attention.scores import Rules, finite_or_zero, logits_of
-from pybeam.triton_kernels.attention.variants import prompt_variant_of
+from pybeam.triton_kernels.attention.variants import are_wide, prompt_variant_of
 from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
 
 # behind all offsets and positions
@@ -42,12 +42,20 @@ def prompt_attention_kernel(
     soft_cap,
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    ARE_ODD: tl.constexpr,  # heads, whose size is no multiple of 16, though their lines begin at 16 bytes
     ROWS: tl.constexpr,
     SOURCES: tl.constexpr,
     CELLS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
     await_kernels()
+    if ARE_ODD:
+        # Triton looks for multiples of 16 numbers alone
+        UNIT: tl.constexpr = 128 // p_query.dtype.element_ty.primitive_bitwidth
+        query_stride = query_stride // UNIT * UNIT
+        key_stride = key_stride // UNIT * UNIT
+        value_stride = value_stride // UNIT * UNIT
+        size = size // UNIT * UNIT
     head, num_heads = tl.program_id(1), tl.num_programs(1)
     o_row, o_d = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
     o_source = tl.arange(0, SOURCES)
@@ -146,6 +154,7 @@ def prompt_attention(
         soft_cap,
         HAS_CAP=soft_cap != 0,
         HAS_WINDOW=window != 0,
+        ARE_ODD=size % 16 != 0 and key.dtype == query.dtype and are_wide(query, key, value),
         SOURCES=triton.next_power_of_2(max(1, num_sources)),
         **variant._asdict(),
     )

@@ -97,3 +97,11 @@ def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device
     wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
     useful = max_cells // (block_n * MIN_BLOCKS.value)
     return max(1, min(wanted, useful, MAX_SPLITS))
+
+
+def are_wide(*arrays: torch.Tensor) -> bool:
+    """Whether each head of each line [lines, heads, D] begins at a multiple of 16 bytes."""
+    return all(
+        one.data_ptr() % 16 == 0 and all(step * one.itemsize % 16 == 0 for step in one.stride()[:2])
+        for one in arrays
+    )
