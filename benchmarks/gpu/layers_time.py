@@ -2,11 +2,12 @@
 
     python -m benchmarks.gpu.layers_time
 
-A part of a layer takes the time in which a number of one block comes to another, EXCHANGE_US, and the cycles
-of a warp from its last number before to its last one behind (`sass`), or of all instructions that a scheduler
-of its multiprocessor issues. Meanwhile the copy engine reads weights at the rate of one kernel in `forecast`,
-so layers take the longer of both sums. Beside them the kernel begins once, waits for its first
-weights, and runs each line of code for the first time. How often a loop turns follows from the sizes.
+A part of a layer takes the time in which the numbers of all blocks come to one another, EXCHANGE_US, or the
+cycles in which a warp goes from its last number before to where it waits, if those are more; and the cycles
+from there to its last number behind (`sass`), or of all instructions that a scheduler of its multiprocessor
+issues. Meanwhile the copy engine reads weights at the rate of one kernel in `forecast`, so layers take the
+longer of both sums. Beside them the kernel begins once, waits for its first weights, and runs each line of
+code for the first time. How often a loop turns follows from the sizes.
 
 A step has the layers, the logits and the selection, and the other kernels as `forecast` estimates them. Rows
 are of one beam of 5. The selection begins when all blocks have met, and takes the cycles of one block behind
@@ -25,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.gpu import emulated_lines, forecast, sass
 from benchmarks.gpu.code_time import CYCLES_PER_US, LINE_CYCLES, SCHEDULERS, START_US
@@ -37,9 +39,12 @@ from pybeam.inspect.work import MACHINES, Network
 SOURCES = ROOT / "csrc" / "cuda"
 KERNEL = "decoder_layers"
 DTYPE, SOURCES_OF_STEP = "bfloat16", 1
-# until a number that one block has stored is there in another: an exchange of this kind in Triton made parts
-# 0.2 µs shorter than a barrier did, which took 1.12 on an H100 with 132 programs
-EXCHANGE_US = 0.9
+# until numbers that blocks have stored are there in all of them, by the numbers of a row: a turn of
+# `exchange.cu` took 1.34, 1.60 and 4.03 µs on an H100, of which its own code is some 0.4
+EXCHANGE_US = {256: 0.95, 1024: 1.2, 4096: 3.6}
+# until the sums of blocks that share a product are there in the one block that adds them: a word went to
+# another block and back in 950 to 1,360 cycles on an H100
+SHARES_US = 0.34
 # until all blocks have met, as that barrier did
 MEETING_US = 1.12
 # kernels beside it: rows and plan, commit
@@ -47,7 +52,7 @@ BOOKS = 2
 # of a block
 WARPS, LINES, PACK, MOST_GROUPS = 8, 8, 32, 8
 # of a ring, by the packs of a warp, in 227 kB of shared memory; a test compares them with those of a launch
-RING_STAGES = {1: 32, 2: 19, 4: 10}
+RING_STAGES = {1: 32, 2: 19, 4: 9}
 
 # products by name: columns and inputs in widths or inner widths, and whether a norm stands before
 PRODUCTS = {
@@ -66,6 +71,19 @@ PART_OF = {
     "layers_attention.cuh": "Attention()",
 }
 ATTENTIONS = {"attention to hypotheses": "own", "attention to sources": "source"}
+# functions that most layers and blocks do not run, and one of warps that have no column to finish
+SELDOM = (
+    "ask_for",
+    *("first_rows", "keep_states", "state_pair", "EmbeddedRow", "eight", "line_of", "keep_normed"),
+    *("ends_of", "leave_pair_of_stages", "activated", "list_nodes", "list_node", "list_stages"),
+)
+
+
+class Cycles(NamedTuple):
+    """Cycles of a part: from a block's last number before to where it waits, and from there to its last."""
+
+    before: int
+    behind: int
 
 
 @dataclass(frozen=True)
@@ -110,34 +128,52 @@ class Code:
         walked = sass.timeline(self.code, times, 0)
         return sum(cycles for i, _, cycles in walked if i in number)
 
-    def cycles(self, part: str, turns: dict[str, int]) -> int:
-        """Cycles from the last number before a part to its last one behind.
+    def cycles(self, part: str, turns: dict[str, int]) -> Cycles:
+        """Cycles of a turn of the loop over parts.
 
         Args:
             part: the class whose operator is the part.
             turns: how often functions run; others run once.
         """
         number = {id(one): names for one, names in zip(self.code, self.named, strict=True)}
+        often = {**dict.fromkeys(SELDOM, 0), **turns}
+
+        def is_own(one: Instruction) -> bool:
+            return f"{part}()" in number[id(one)] or self.is_between_parts(one)
 
         def times(one: Instruction) -> float:
-            names = number[id(one)]
-            if f"{part}()" not in names:
+            if not is_own(one):
                 # loops around the part turn once
                 return float(one.name.startswith("BRA"))
-            found = [turns.get(name, 1) for name in names]
-            return 0 if 0 in found else max(found)
+            found = [often.get(name, 1) for name in number[id(one)]]
+            return 0 if 0 in found else max(found, default=1)
 
-        begin = end = first = issued = last_issued = 0
-        for i, at, cycles in sass.timeline(self.code, times, 0):
-            names, one = self.named[i], self.code[i]
-            if f"{part}()" not in names:
-                continue
-            issued += 1
-            if not begin and "absence" in names:
-                begin, first = at, issued
-            if one.name.startswith("ST.E") or one.name.startswith("STG"):
-                end, last_issued = at + cycles, issued
-        return max(end - begin, (last_issued - first) * WARPS // SCHEDULERS)
+        walked = [
+            (self.code[i], self.named[i], cycles)
+            for i, _, cycles in sass.timeline(self.code, times, 0)
+            if is_own(self.code[i])
+        ]
+        begin = next(i for i, (_, names, _) in enumerate(walked) if "absence" in names)
+        stores = [i for i, (one, _, _) in enumerate(walked) if one.name.startswith(("ST.E", "STG"))]
+        end = stores[-1] + 1
+        behind = sum(cycles for _, _, cycles in walked[begin:end])
+        before = sum(cycles for _, _, cycles in walked) - behind
+        return Cycles(before, max(behind, (end - begin) * WARPS // SCHEDULERS))
+
+    def is_between_parts(self, one: Instruction) -> bool:
+        """Whether it belongs to the loop over the parts of layers, and to no part."""
+        first, last = self.loop
+        files = [place.line for place in one.places if Path(place.file).name == f"{KERNEL}.cu"]
+        names = self.names(one)
+        return names[:1] == ["make_layers"] and any(first <= line <= last for line in files)
+
+    @cached_property
+    def loop(self) -> tuple[int, int]:
+        """The first line of the loop over the parts of layers, and the last."""
+        lines = (SOURCES / f"{KERNEL}.cu").read_text("utf-8").splitlines()
+        begin = next(i for i, line in enumerate(lines, start=1) if "i <= p.num_layers;" in line)
+        end = next(i for i, line in enumerate(lines, start=1) if i > begin and line == "    }")
+        return begin, end
 
 
 def functions_of(path: Path) -> list[tuple[str, int, int]]:
@@ -174,25 +210,45 @@ def turns_of_product(
     columns: int, inputs: int, has_norm: bool, packs: int, are_logits: bool = False
 ) -> dict[str, int]:
     """How often functions run in a block that has most columns, with a ReLU where there is an activation."""
-    groups = math.ceil(columns / LINES / MULTIPROCESSORS)
-    pairs, chunks = math.ceil(groups / 2), math.ceil(inputs / (WARPS * packs * PACK))
+    chunks = chunks_of(inputs, packs)
+    groups = math.ceil(columns / LINES / (MULTIPROCESSORS // chunks))
+    pairs = math.ceil(groups / 2)
     norm = dict.fromkeys(("normalise", "leave_moments"), int(has_norm))
-    often = {"add_products": pairs * chunks, "leave_partial": pairs, "weights_of": pairs * chunks}
-    once = {"keep_normed": 0, "activated": 0, "embedded": 0, "leave_logits": int(are_logits)}
-    return {**norm, **often, **once, "load": chunks, "await_all": chunks}
+    often = dict.fromkeys(("add_products", "weights_of", "leave_partial"), pairs)
+    shares = dict.fromkeys(("leave_share", "await_shares"), int(chunks > 1))
+    return {**norm, **often, **shares, "next_weights": pairs - 1, "leave_logits": int(are_logits)}
 
 
-def parts(network: Network, code: Code, packs: int) -> Iterator[tuple[str, int]]:
-    """Parts of a layer in order, and their cycles."""
+def chunks_of(inputs: int, packs: int) -> int:
+    """Blocks that share a product of so many inputs: each has a chunk of them."""
+    return math.ceil(inputs / (WARPS * packs * PACK))
+
+
+def parts(network: Network, code: Code, packs: int) -> Iterator[tuple[str, int, Cycles]]:
+    """Parts of a layer in order, the numbers of a row that they wait for, and their cycles."""
     sizes = {"3d": 3 * network.width, "d": network.width, "f": network.ffn}
     attentions = iter(ATTENTIONS.items())
     for name, (columns, inputs, has_norm) in PRODUCTS.items():
         turns = turns_of_product(sizes[columns], sizes[inputs], has_norm, packs)
-        yield name, code.cycles("Products", turns)
+        yield name, min(sizes[inputs], network.width), code.cycles("Products", turns)
         if name.startswith("queries"):
             kind, of = next(attentions)
-            none = {"list_nodes": 0, "ask": 0, "await_rows": int(of == "own")}
-            yield kind, code.cycles("Attention", none)
+            # of a head
+            yield (
+                kind,
+                min(EXCHANGE_US),
+                code.cycles("Attention", {"ask": 0, "await_rows": of == "own"}),
+            )
+
+
+def part_us(numbers: int, cycles: Cycles) -> float:
+    """Microseconds of a part that waits for so many numbers of a row."""
+    exchange = EXCHANGE_US[min(size for size in EXCHANGE_US if size >= numbers)]
+    return max(exchange, cycles.before / CYCLES_PER_US) + cycles.behind / CYCLES_PER_US
+
+
+def named(cycles: Cycles) -> dict[str, int]:
+    return {"cycles before": cycles.before, "cycles behind": cycles.behind}
 
 
 def packs_of(width: int) -> int:
@@ -223,22 +279,28 @@ def rows_of(name: str, case: str, folder: Path) -> Iterator[dict]:
     packs = packs_of(network.width)
     code = compiled(packs, folder)
     chain = 0.0
-    for part, cycles in parts(network, code, packs):
-        us = EXCHANGE_US + cycles / CYCLES_PER_US
+    for part, numbers, cycles in parts(network, code, packs):
+        us = part_us(numbers, cycles)
+        us += SHARES_US * (part == "its output" and chunks_of(network.ffn, packs) > 1)
         chain += us
-        yield {"case": case, "system": part, "cycles": cycles, "µs": round(us, 2)}
+        yield {"case": case, "system": part, **named(cycles), "µs": round(us, 2)}
     # logits: rounds of as many groups as a block adds at once
     groups = math.ceil(network.vocabulary / LINES / MULTIPROCESSORS)
     columns = min(groups, MOST_GROUPS) * LINES * MULTIPROCESSORS
     turns = turns_of_product(columns, network.width, True, packs, are_logits=True)
     cycles = code.cycles("Products", turns)
     rounds = math.ceil(groups / MOST_GROUPS)
-    first = EXCHANGE_US + cycles / CYCLES_PER_US
-    yield {"case": case, "system": "logits, first round", "cycles": cycles, "µs": round(first, 2)}
+    first = part_us(network.width, cycles)
+    yield {"case": case, "system": "logits, first round", **named(cycles), "µs": round(first, 2)}
     lines = emulated_lines.of_layers(network.vocabulary, folder)
     own = code.cycles_of_choice(lines)
     choice = MEETING_US + own / CYCLES_PER_US
-    yield {"case": case, "system": "survivors of a beam", "cycles": own, "µs": round(choice, 2)}
+    yield {
+        "case": case,
+        "system": "survivors of a beam",
+        "cycles behind": own,
+        "µs": round(choice, 2),
+    }
     # a row's embedding is behind its token
     begin = START_US + forecast.COLD_US + sass.LATENCY["LDGSTS|LDG|LD[.]"] / CYCLES_PER_US
     begin += code.num_lines * LINE_CYCLES[case, SOURCES_OF_STEP] / CYCLES_PER_US
@@ -249,7 +311,7 @@ def rows_of(name: str, case: str, folder: Path) -> Iterator[dict]:
         # while blocks wait for one another, the copy engine has gone ahead
         ahead = min(ring_bytes(packs, network), network.layers * max(chain - read, 0.0) * rate)
         bytes_left = forecast.BYTES[DTYPE] * network.width * network.vocabulary - ahead
-        logits = first + max(bytes_left / rate, (rounds - 1) * cycles / CYCLES_PER_US)
+        logits = first + max(bytes_left / rate, (rounds - 1) * sum(cycles) / CYCLES_PER_US)
         yield {
             "case": f"{case}, {gpu}",
             "system": "a step",

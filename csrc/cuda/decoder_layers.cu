@@ -10,46 +10,6 @@
 namespace pybeam::cuda {
 namespace {
 
-// Numbers of rows that other blocks leave in a layer, one behind another.
-struct Places {
-    int64_t size;  // of numbers as wide as states
-    uint16_t* begin;
-
-    __device__ Places(const LayersParams& p, uint16_t* begin)
-        : size(int64_t{p.place_rows} * p.width), begin(begin) {}
-
-    // in the order of products, with what follows two of them
-    __device__ uint16_t* of(int product) const {
-        // 0, 4, 5, 7, 9 and 8
-        return begin + (0x897540 >> 4 * product & 15) * size;
-    }
-    __device__ uint16_t* attended(bool is_source) const {
-        return begin + (is_source ? 6 : 3) * size;
-    }
-};
-
-// A product of a layer, or the `round`-th of logits behind the last layer.
-__device__ ProductCall product_of(const LayersParams& p, const Places& places, int layer,
-                                  int product, int round) {
-    const bool is_last = product == kInnerOut && layer + 1 == p.num_layers && p.num_logits == 0;
-    const bool is_first = product == kQkv || product == kLogits;
-    ProductCall call{product, places.begin, true, places.of(product), Activation::kNone};
-    if (is_last || product == kLogits) call.y = p.out;
-    if (product == kInner) call.activation = p.activation;
-    call.has_norm = is_first || product == kQuery || product == kInner;
-    call.adds = !call.has_norm;
-    call.first_group = product == kLogits ? round * kMaxGroups : 0;
-    if (is_first) {
-        call.is_awaited = layer > 0;
-        call.x = layer > 0 ? Places(p, places.begin - p.num_places).of(kInnerOut) : p.states;
-    } else if (product == kOwnOut || product == kCrossOut) {
-        call.x = places.attended(product == kCrossOut);
-    } else {
-        call.x = places.of(product - 1);
-    }
-    return call;
-}
-
 // The tiles of rows, in order.
 __device__ void find_tiles(const LayersParams& p, const Memory& memory) {
     const SeenCells& seen = p.seen;
@@ -78,58 +38,63 @@ __device__ void leave(const LayersParams& p) {
     }
 }
 
-// All layers, and the logits behind them, of at least one row.
-template <class Number, int kPacks>
-__device__ void make_layers(const LayersParams& p, const Memory& memory, Choice<Number>& choice,
-                            int num_rows) {
+// The addresses of layers and of the logits behind, in shared memory.
+__device__ void read_layers(const LayersParams& p, const Memory& memory) {
     auto* words = reinterpret_cast<uint64_t*>(memory.layers);
     const auto* table = reinterpret_cast<const uint64_t*>(p.layers);
     for (int i = threadIdx.x; i < p.num_layers * int(sizeof(LayerAt) / 8); i += kThreads) {
         words[i] = table[i];
     }
-    WeightRing<kPacks> ring(p, memory.layers, *memory.shares, memory.words, memory.stages);
+    if (threadIdx.x == 0) memory.layers[p.num_layers].linear[0] = p.logits;
+}
+
+// All layers, and the logits behind them, of at least one row.
+template <class Number, int kPacks>
+__device__ void make_layers(const LayersParams& p, const Memory& memory, Choice<Number>& choice,
+                            int num_rows) {
+    read_layers(p, memory);
+    WeightRing<kPacks> ring(p, memory.ring);
     ring.begin();
+    if (threadIdx.x <= kLogits) {
+        const int product = threadIdx.x;
+        memory.products[product] = ProductAt(p, product, WeightRing<kPacks>::kChunk);
+    }
     find_tiles(p, memory);
     if (threadIdx.x == 0) {
-        memory.shares->find(p);
-        begin_copies(memory.node_word);
-        show_to_copies();
+        begin_copies(memory.node_word, kThreads);
         for (NodeList& list : memory.nodes->list) list.unit = -1;
     }
     __syncthreads();
-    if (threadIdx.x / kWarpSize == kWarps - 1) ring.ask(p.plan.num_stages);
+    ring.list_stages();
 
-    const int num_rounds = (memory.shares->num_groups[kLogits] + kMaxGroups - 1) / kMaxGroups;
+    const int num_rounds = (memory.products[kLogits].num_groups + kMaxGroups - 1) / kMaxGroups;
     choice.begin(num_rounds);
     Products<Number, kPacks> multiply(p, memory, ring, choice, num_rows);
     Attention<Number> attend(p, memory);
     attend.begin();
-    multiply.keep_states();
-    const int64_t num_places = p.num_layers * p.num_places;
+    const int num_places = static_cast<int>(p.num_places);
     const int own_set = p.books[1] % 2;
-    uint16_t* own = p.places + own_set * num_places;
-    uint16_t* other = p.places + (1 - own_set) * num_places;
+    const int64_t all_places = p.num_layers * p.num_places;
+    uint16_t *own = p.places + own_set * all_places, *other = p.places + (1 - own_set) * all_places;
 #pragma unroll 1
-    for (int i = 0; i <= p.num_layers; ++i) {
+    for (int i = 0; i <= p.num_layers; ++i, own += num_places, other += num_places) {
         const bool is_behind = i == p.num_layers;
         const LayerAt& layer = memory.layers[i];
-        const Places places(p, own + i * p.num_places);
 #pragma unroll 1
         for (int round = 0; round < (is_behind ? num_rounds : kNumProducts); ++round) {
             const int product = is_behind ? kLogits : round;
             const AttentionKind kind = product == kQkv ? kOwn : kSource;
             const bool has_attention = product == kQkv || product == kQuery;
-            uint16_t* const* pool = kind == kOwn ? &layer.own_pool : &layer.source_pool;
-            if (has_attention) attend.ask(kind, *pool);
-            const LinearAt& linear = is_behind ? p.logits : layer.linear[product];
-            multiply(linear, product_of(p, places, i, product, round));
+            uint16_t* const pool = kind == kOwn ? layer.own_pool : layer.source_pool;
+            if (has_attention) attend.ask(kind, pool);
+            multiply({i, product, own, is_behind ? round : 0});
             if (has_attention) {
-                attend({kind, *pool, places.of(product), places.attended(kind == kSource)});
+                const ProductAt& before = memory.products[product];
+                const ProductAt& behind = memory.products[product + 1];
+                attend({kind, pool, own + before.y, own + behind.x});
             }
         }
-        if (!is_behind) {
-            empty_places(other + i * p.num_places, p.num_places, p.plan.num_blocks);
-        }
+        if (!is_behind) empty_places(other, num_places, p.plan.num_blocks);
     }
 }
 
@@ -166,9 +131,11 @@ LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
     };
     const int states = groups_of(p.width), inner = groups_of(p.inner_width);
     const int logits = std::min(groups_of(p.num_logits), kMaxGroups);
-    const int most = std::max({groups_of(3 * p.width), states, inner, logits});
-    const int chunks =
-        (p.inner_width + WeightRing<kPacks>::kChunk - 1) / WeightRing<kPacks>::kChunk;
+    // blocks that have the same chunk of the last product
+    const int chunks = static_cast<int>(chunks_of(p.width, p.inner_width));
+    if (chunks > num_blocks) return {};
+    const int step = num_blocks / chunks, shared = (p.width / kLines + step - 1) / step;
+    const int most = std::max({groups_of(3 * p.width), states, inner, logits, shared});
     LayersPlan plan{num_blocks, kPacks, states};
     int begin[Memory::kParts];
     const int before = Memory::offsets(plan, p.num_layers, p.place_rows, begin);
@@ -176,8 +143,8 @@ LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
     plan.num_stages = std::min(room, kMaxStages);
     plan.num_bytes = before + plan.num_stages * WeightRing<kPacks>::kStageBytes;
     const int choice = (sizeof(BeamMemory) - 1) / WeightRing<kPacks>::kStageBytes + 1;
-    const bool fits =
-        most <= kMaxGroups && plan.num_stages >= std::max({most, chunks * states, choice});
+    // so a layer has at most `kMaxLayerStages`
+    const bool fits = most <= kMaxGroups && plan.num_stages >= std::max(most, choice);
     return fits && has_late_code(kernel_of<kPacks>(p)) ? plan : LayersPlan{};
 }
 
@@ -189,10 +156,15 @@ LayersPlan plan_layers(const LayersParams& p, int num_multiprocessors, int share
     const bool are_few = p.place_rows <= kMaxRows && p.num_layers <= kMaxLayers;
     if (!is_whole || !has_heads || !are_few) return {};
     const int num_blocks = num_multiprocessors;
-    if (p.width <= WeightRing<1>::kChunk) return plan_packs<1>(p, num_blocks, shared_bytes);
-    if (p.width <= WeightRing<2>::kChunk) return plan_packs<2>(p, num_blocks, shared_bytes);
-    if (p.width <= WeightRing<4>::kChunk) return plan_packs<4>(p, num_blocks, shared_bytes);
-    return {};
+    if (p.width > chunk_of(packs_of(p.width))) return {};
+    switch (packs_of(p.width)) {
+        case 1:
+            return plan_packs<1>(p, num_blocks, shared_bytes);
+        case 2:
+            return plan_packs<2>(p, num_blocks, shared_bytes);
+        default:
+            return plan_packs<4>(p, num_blocks, shared_bytes);
+    }
 }
 
 cudaError_t launch_layers(const LayersParams& p, cudaStream_t stream) {

@@ -8,12 +8,16 @@
 #pragma once
 
 #include "block.cuh"
+#include "decoder_layers.cuh"
 #include "layers_intrinsics.cuh"
 
 namespace pybeam::cuda {
 
 // Two numbers that are not there.
 constexpr uint32_t kAbsent = 0xffffffffu;
+
+// Where a number stands behind the first place of rows whose width is a multiple of `kPack`.
+__device__ inline int spread(int number) { return number + (number & -kPack); }
 
 // `kAbsent` if a word is not there: numbers come in pairs, and no pair is above it.
 __device__ inline uint32_t absence(const Vector& v) {
@@ -54,12 +58,12 @@ __device__ inline void leave_pair(uint16_t* place, uint32_t pair) {
     store_relaxed(reinterpret_cast<uint32_t*>(place), pair);
 }
 
-// Empties this block's share of so many places, a multiple of 8.
-__device__ inline void empty_places(uint16_t* places, int64_t num_places, int num_blocks) {
-    auto* vectors = reinterpret_cast<uint4*>(places);
-    for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < num_places / 8;
-         i += int64_t{num_blocks} * kThreads) {
-        store_relaxed(vectors + i, uint4{kAbsent, kAbsent, kAbsent, kAbsent});
+// Empties this block's share of so many places, those between packs included.
+__device__ inline void empty_places(uint16_t* places, int num_places, int num_blocks) {
+    for (int i = (blockIdx.x * kThreads + threadIdx.x) * 8; i < num_places / kSpread;
+         i += num_blocks * kThreads * 8) {
+        store_relaxed(reinterpret_cast<uint4*>(places + spread(i)),
+                      uint4{kAbsent, kAbsent, kAbsent, kAbsent});
     }
 }
 

@@ -1,5 +1,5 @@
-// The attention of a layer: a block has up to eight rows of a source and one head. A copy engine
-// brings the keys and values that lie in cells before the block waits for numbers of this step.
+// The attention of a layer: a block has up to eight rows of a source and one head. Keys and values
+// that lie in cells are on their way before the block waits for numbers of this step.
 // Four warps weigh 16 nodes each, and four fetch the values of this step; then each warp adds eight
 // columns of all nodes.
 #pragma once
@@ -32,8 +32,9 @@ class Attention {
     // All threads meet here.
     __device__ void begin() {
         if (has_no_unit()) return;
-        list_nodes(kOwn, blockIdx.x, 0);
-        list_nodes(kSource, blockIdx.x, 0);
+        const int i = threadIdx.x;
+        if (i < 2 * kListed) list_node(i < kListed ? kOwn : kSource, blockIdx.x, 0, i % kListed);
+        __syncthreads();
     }
 
     // Asks for the first keys and values of the next call.
@@ -87,7 +88,7 @@ class Attention {
         }
         __device__ static void load(Vector (&packs)[kKeyPacks], const uint16_t* place) {
 #pragma unroll
-            for (int i = 0; i < kKeyPacks; ++i) packs[i] = load_place(place + i * kPack);
+            for (int i = 0; i < kKeyPacks; ++i) packs[i] = load_place(place + i * kSpread * kPack);
         }
     };
 
@@ -95,9 +96,7 @@ class Attention {
     __device__ static int own_warp() { return threadIdx.x / kWarpSize; }
 
     __device__ bool has_no_unit() const { return static_cast<int>(blockIdx.x) >= num_units_; }
-    __device__ const Tile& tile_of(int unit) const { return memory_.tiles[unit / p_.num_heads]; }
-    __device__ int head_of(int unit) const { return unit % p_.num_heads * kHeadSize; }
-    __device__ int64_t query_stride(AttentionKind kind) const {
+    __device__ int query_stride(AttentionKind kind) const {
         return kind == kOwn ? 3 * p_.width : p_.width;
     }
 
@@ -115,79 +114,95 @@ class Attention {
     // Lists the nodes of a unit from one on, unless they are listed. All layers have the same. If
     // others are listed, no thread attends over those any more when this ends.
     __device__ void list_nodes(AttentionKind kind, int unit, int first) {
-        NodeList& list = nodes_.list[kind];
+        const NodeList& list = nodes_.list[kind];
         const bool is_listed = list.unit == unit && list.first == first;
         if (is_listed) return;
         __syncthreads();
-        const SeenCells& seen = p_.seen;
-        const Tile& tile = tile_of(unit);
-        const int length = length_of(kind, tile), i = threadIdx.x, node = first + i;
-        bool is_old = false;
-        if (i < kListed && node < length) {
-            const int32_t* cells =
-                kind == kOwn ? seen.cell + int64_t{tile.slot} * seen.max_cells
-                             : seen.source_cell + int64_t{tile.slot} * seen.max_source_cells;
-            const int cell = cells[node], row = tile.row_end - length + node;
-            is_old = kind == kSource || row < tile.row_begin || seen.new_cell[row] != cell;
-            list.cell[i] = is_old ? cell : kOfRow;
-            uint32_t lines = (1u << (tile.end - tile.begin)) - 1;
-            if (kind == kOwn) {
-                const int64_t* mask =
-                    seen.mask + (int64_t{tile.slot} * seen.max_cells + node) * seen.mask_words;
-                for (int line = 0; line < tile.end - tile.begin; ++line) {
-                    const int entry = seen.entry[tile.begin + line];
-                    const uint32_t is_seen = mask[entry / 64] >> entry % 64 & 1;
-                    lines &= ~((is_seen ^ 1) << line);
-                }
-            }
-            list.lines[i] = static_cast<uint8_t>(lines);
-        } else if (i < kListed) {
-            list.cell[i] = kNoNode, list.lines[i] = 0;
-        }
-        const int num_old = __syncthreads_count(is_old);
-        if (i == 0) list.unit = unit, list.first = first, list.num_old = num_old;
+        if (threadIdx.x < kListed) list_node(kind, unit, first, threadIdx.x);
         __syncthreads();
+    }
+
+    // Lists the i-th of these nodes; the first ones list what is known of the unit, too.
+    __device__ void list_node(AttentionKind kind, int unit, int first, int i) {
+        static_assert(kMaxRows <= kListed);
+        NodeList& list = nodes_.list[kind];
+        const SeenCells& seen = p_.seen;
+        const int tile_number = unit / p_.num_heads;
+        const Tile& tile = memory_.tiles[tile_number];
+        const int length = length_of(kind, tile), node = first + i;
+        const int num_lines = tile.end - tile.begin;
+        if (i < tile.row_end - tile.row_begin) {
+            list.new_cell[i] = seen.new_cell[tile.row_begin + i];
+        }
+        list.cell[i] = kNoNode, list.lines[i] = 0;
+        if (i == 0) {
+            list.unit = unit, list.first = first, list.length = length, list.tile = tile;
+            list.head = (unit - tile_number * p_.num_heads) * kHeadSize;
+        }
+        if (node >= length) return;
+        const int64_t place = int64_t{tile.slot} * seen.max_cells + node;
+        if (kind == kSource) {
+            list.cell[i] = seen.source_cell[int64_t{tile.slot} * seen.max_source_cells + node];
+            list.lines[i] = static_cast<uint8_t>((1u << num_lines) - 1);
+            return;
+        }
+        const int cell = seen.cell[place], row = tile.row_end - length + node;
+        const bool is_old = row < tile.row_begin || seen.new_cell[row] != cell;
+        list.cell[i] = is_old ? cell : kOfRow;
+        const int64_t* mask = seen.mask + place * seen.mask_words;
+        uint32_t lines = 0;
+        // so that their loads are on their way at once
+#pragma unroll
+        for (int line = 0; line < kLines; ++line) {
+            const int entry = line < num_lines ? seen.entry[tile.begin + line] : 0;
+            const int64_t is_seen = mask[entry / 64] >> entry % 64 & 1;
+            if (line < num_lines) lines |= static_cast<uint32_t>(is_seen) << line;
+        }
+        list.lines[i] = static_cast<uint8_t>(lines);
     }
 
     // Asks for keys and values that lie in cells, where those before have been.
     __device__ void ask(AttentionKind kind, const uint16_t* pool, int unit, int first) {
         list_nodes(kind, unit, first);
         const NodeList& list = nodes_.list[kind];
-        const int i = threadIdx.x;
-        if (i == 0) expect_copies(memory_.node_word, list.num_old * 4 * kHeadSize);
-        if (i >= kListed || list.cell[i] == kOfRow) return;
-        if (list.cell[i] == kNoNode) {
-            // its weight is 0, which makes a NaN of what may be here
-            auto* value = reinterpret_cast<uint4*>(nodes_.value[i]);
+        // a thread has eight numbers of some nodes' keys, or of their values
+        constexpr int kParts = 2 * kHeadSize / 8;
+        const int part = threadIdx.x % kParts, column = part % (kParts / 2) * 8;
+        const bool is_value = part >= kParts / 2;
+        const uint16_t* from = pool + list.head + (is_value ? p_.width : 0) + column;
 #pragma unroll
-            for (int j = 0; j < kHeadSize / 8; ++j) value[j] = uint4{0, 0, 0, 0};
-            order_copies();
-            return;
+        for (int j = 0; j < kListed * kParts / kThreads; ++j) {
+            const int i = j * (kThreads / kParts) + static_cast<int>(threadIdx.x) / kParts;
+            const int cell = list.cell[i];
+            if (cell == kOfRow) continue;
+            uint16_t* to = (is_value ? nodes_.value[i] : nodes_.key[i]) + column;
+            // the weight of a node that there is not is 0, which makes a NaN of what may be here
+            const bool is_there = cell != kNoNode;
+            const int64_t begin = is_there ? int64_t{cell} * 2 * p_.width : 0;
+            copy_or_clear(to, from + begin, is_there, memory_.node_word);
         }
-        const uint16_t* key = pool + int64_t{list.cell[i]} * 2 * p_.width + head_of(unit);
-        copy_ahead(nodes_.key[i], key, 2 * kHeadSize, memory_.node_word);
-        copy_ahead(nodes_.value[i], key + p_.width, 2 * kHeadSize, memory_.node_word);
+        count_copies(memory_.node_word);
     }
 
     __device__ void attend(const AttentionCall& call, int unit) {
-        const Tile tile = tile_of(unit);
-        const int length = length_of(call.kind, tile), head = head_of(unit);
+        // the first ones of all have been asked for
+        if (unit != static_cast<int>(blockIdx.x)) ask(call.kind, call.pool, unit, 0);
+        const NodeList& list = nodes_.list[call.kind];
+        const Tile tile = list.tile;
+        const int length = list.length, head = list.head;
         // a lane has a row of the tile and two columns
         const int row = tile.begin + lane() / 4;
         const bool has_row = row < tile.end;
         uint16_t* y =
-            call.y + int64_t{row} * p_.width + head + own_warp() * kColumns + lane() % 4 * 2;
+            call.y + spread(row * p_.width + head + own_warp() * kColumns + lane() % 4 * 2);
         Sums sums;
         Operands x;
         x.awaits_query = has_row;
-        x.query_place = call.query + row * query_stride(call.kind) + head + lane() % 4 * 8;
+        x.query_place = call.query + spread(row * query_stride(call.kind) + head + lane() % 4 * 8);
         int first = 0;
 #pragma unroll 1
         do {
-            // the first ones of all have been asked for
-            if (first > 0 || unit != static_cast<int>(blockIdx.x)) {
-                ask(call.kind, call.pool, unit, first);
-            }
+            if (first > 0) ask(call.kind, call.pool, unit, first);
             await_copies(memory_.node_word, turn_);
             turn_ ^= 1;
             if (own_warp() < kChunks) {
@@ -212,16 +227,18 @@ class Attention {
                                int first) {
         const int part = threadIdx.x % 16, column = head + part % 8 * 8;
         const int offset = part / 8 * p_.width + column;
+        const NodeList& list = nodes_.list[kOwn];
         constexpr int kBusy = kChunks * kWarpSize;
         const int own = (static_cast<int>(threadIdx.x) - kBusy) / 16;
         for (int row = tile.row_begin + own; row < tile.row_end; row += (kThreads - kBusy) / 16) {
-            const int cell = p_.seen.new_cell[row], i = node_of(tile, length, row) - first;
-            const bool is_here =
-                part >= 8 && i >= 0 && i < kListed && nodes_.list[kOwn].cell[i] == kOfRow;
+            const int cell = list.new_cell[row - tile.row_begin];
+            const int i = node_of(tile, length, row) - first;
+            const bool is_here = part >= 8 && i >= 0 && i < kListed && list.cell[i] == kOfRow;
             const bool is_kept = first == 0 && row >= tile.begin && row < tile.end && cell >= 0 &&
                                  cell < p_.seen.num_pool_cells;
             if (!is_here && !is_kept) continue;
-            const uint16_t* place = call.query + row * query_stride(kOwn) + p_.width + offset;
+            const uint16_t* place =
+                call.query + spread(row * query_stride(kOwn) + p_.width + offset);
             Vector found[1] = {load_place(place)};
             await(found, [&](int) { return place; });
             const uint32_t (&word)[4] = found[0].word;
@@ -232,7 +249,6 @@ class Attention {
                 *reinterpret_cast<uint4*>(kept) = words;
             }
         }
-        order_copies();
     }
 
     // The keys of a warp's chunk: those of cells have come.
@@ -243,7 +259,8 @@ class Attention {
             const int i = own_warp() * kNodes + half * 8 + lane() / 4, column = lane() % 4 * 8;
             const int row = first + i - length + tile.row_end;
             x.awaits_key[half] = nodes_.list[call.kind].cell[i] == kOfRow;
-            x.key_place[half] = call.query + row * query_stride(kOwn) + p_.width + head + column;
+            x.key_place[half] =
+                call.query + spread(row * query_stride(kOwn) + p_.width + head + column);
 #pragma unroll
             for (int j = 0; j < kKeyPacks; ++j) {
                 x.key[half][j] = vector_at(nodes_.key[i] + column + j * kPack);

@@ -64,10 +64,12 @@ constexpr int kChunks = kListed / 16;
 // In place of a cell: the node is of a row of this step, or there is none.
 constexpr int kOfRow = -1, kNoNode = -2;
 
-// Some nodes of a source, from the first one on.
+// Some nodes of a source, from the first one on, and what else a unit of attention needs to know.
 struct NodeList {
     int unit, first;
-    int num_old;  // nodes whose keys and values lie in cells
+    int length, head;  // of all nodes, and the first column
+    Tile tile;
+    int new_cell[kMaxRows];  // of the rows of the source
     int cell[kListed];
     uint8_t lines[kListed];  // a bit for each line of the tile that sees the node
 };
@@ -106,21 +108,20 @@ struct ChoiceParts {
 static_assert(sizeof(ChoiceParts) <= sizeof(NodeMemory));
 
 struct Memory {
-    uint64_t* words;      // of stages
+    RingMemory ring;
     uint64_t* node_word;  // of keys and values
-    LayerAt* layers;
+    LayerAt* layers;      // and the logits
+    ProductAt* products;
     Tile* tiles;  // [rows]
     int* num_tiles;
-    Shares* shares;
     Moments* moments;  // [2, warps, lines]
     NodeMemory* nodes;
     ChoiceRows* choice;
     ChoiceParts* parts;  // in place of nodes
     float* states;       // [groups, rows, lines], this block's columns of what sums are added to
     float* partial;      // [2, warps, lines, columns]
-    char* stages;
 
-    static constexpr int kParts = 9;
+    static constexpr int kParts = 10;
     // Two rows are eight banks apart.
     static constexpr int kPartialColumns = kMaxGroups * kLines + 4;
     static constexpr int kPartialFloats = kLines * kPartialColumns;
@@ -130,14 +131,15 @@ struct Memory {
                                            int (&begin)[kParts]) {
         const int partial = 2 * kWarps * kPartialFloats * 4;
         const int sizes[kParts] = {(kMaxStages + 1) * 8,
-                                   num_layers * static_cast<int>(sizeof(LayerAt)),
+                                   (num_layers + 1) * static_cast<int>(sizeof(LayerAt)),
                                    kMaxRows * static_cast<int>(sizeof(Tile)),
-                                   16 + static_cast<int>(sizeof(Shares)),
+                                   16 + (kNumProducts + 1) * static_cast<int>(sizeof(ProductAt)),
                                    2 * kWarps * kLines * static_cast<int>(sizeof(Moments)),
                                    static_cast<int>(sizeof(NodeMemory)),
                                    plan.state_groups * place_rows * kLines * 4,
                                    partial,
-                                   static_cast<int>(sizeof(ChoiceRows))};
+                                   static_cast<int>(sizeof(ChoiceRows)),
+                                   kMaxLayerStages * static_cast<int>(sizeof(StageAt))};
         int bytes = 0;
         for (int i = 0; i < kParts; ++i) {
             begin[i] = bytes;
@@ -148,19 +150,20 @@ struct Memory {
 
     __device__ Memory(char* memory, const LayersParams& p) {
         int begin[kParts];
-        stages = memory + offsets(p.plan, p.num_layers, p.place_rows, begin);
-        words = reinterpret_cast<uint64_t*>(memory + begin[0]);
+        char* stages = memory + offsets(p.plan, p.num_layers, p.place_rows, begin);
+        auto* words = reinterpret_cast<uint64_t*>(memory + begin[0]);
         node_word = words + kMaxStages;
         layers = reinterpret_cast<LayerAt*>(memory + begin[1]);
         tiles = reinterpret_cast<Tile*>(memory + begin[2]);
         num_tiles = reinterpret_cast<int*>(memory + begin[3]);
-        shares = reinterpret_cast<Shares*>(num_tiles + 4);
+        products = reinterpret_cast<ProductAt*>(num_tiles + 4);
         moments = reinterpret_cast<Moments*>(memory + begin[4]);
         nodes = reinterpret_cast<NodeMemory*>(memory + begin[5]);
         states = reinterpret_cast<float*>(memory + begin[6]);
         partial = reinterpret_cast<float*>(memory + begin[7]);
         choice = reinterpret_cast<ChoiceRows*>(memory + begin[8]);
         parts = reinterpret_cast<ChoiceParts*>(memory + begin[5]);
+        ring = {words, layers, products, reinterpret_cast<StageAt*>(memory + begin[9]), stages};
     }
 };
 

@@ -84,15 +84,15 @@ class Choice {
 
     // Leaves what the choice wants of the logits of eight rows, two numbers of a thread. A warp has
     // a group of columns, a lane two of them in one row. All threads call it.
-    __device__ void leave_logits(const ProductSize& size, int first_group, int first, uint32_t pair,
+    __device__ void leave_logits(int num_groups, int first_group, int first, uint32_t pair,
                                  int ends) {
         const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
         const int line = lane % kLines, row = first + line;
         const int column = column_of(p_, first_group + warp) + 2 * (lane / kLines);
         float2 logit = floats_of<Number>(pair);
-        const bool is_there = warp < size.num_groups && row < num_rows_;
-        if (!is_there || column >= size.num_columns) logit.x = kMinusInfinity;
-        if (!is_there || column + 1 >= size.num_columns) logit.y = kMinusInfinity;
+        const bool is_there = warp < num_groups && row < num_rows_;
+        if (!is_there || column >= p_.num_logits) logit.x = kMinusInfinity;
+        if (!is_there || column + 1 >= p_.num_logits) logit.y = kMinusInfinity;
         const int banned = is_there && memory_.choice->bans[row] ? ends : 0;
         const float2 allowed{banned & 1 ? kMinusInfinity : logit.x,
                              banned & 2 ? kMinusInfinity : logit.y};
@@ -118,7 +118,7 @@ class Choice {
     __device__ void finish_beams() const {
         if (!p_.has_choice) return;
         if (num_rows_ > 0) meet();
-        auto& shared = *reinterpret_cast<BeamMemory*>(memory_.stages);
+        auto& shared = *reinterpret_cast<BeamMemory*>(memory_.ring.stages);
         const SelectParams& select = p_.choice.select;
         for (int beam = blockIdx.x; beam < select.num_beams; beam += p_.plan.num_blocks) {
             const int begin = select.offset[beam];

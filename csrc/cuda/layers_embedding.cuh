@@ -9,6 +9,8 @@ namespace pybeam::cuda {
 template <class Number>
 class EmbeddedRow {
   public:
+    __device__ EmbeddedRow() : token_(nullptr), place_(nullptr), scale_(0) {}
+
     __device__ EmbeddedRow(const LayersParams& p, int row) : scale_(p.embedding.scale) {
         const EmbeddingAt& at = p.embedding;
         const int token = __ldg(at.token + row);

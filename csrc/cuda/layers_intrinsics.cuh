@@ -23,6 +23,15 @@ __device__ inline uint4 load_relaxed(const uint4* address) {
     return x;
 }
 
+__device__ inline uint2 load_relaxed(const uint2* address) {
+    uint2 x;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(x.x), "=r"(x.y)
+                 : "l"(address)
+                 : "memory");
+    return x;
+}
+
 // Then all can be seen that others wrote before they counted themselves there.
 __device__ inline uint32_t load_acquire(const uint32_t* address) {
     uint32_t x;
@@ -99,9 +108,11 @@ __device__ inline uint32_t shared_address(const void* address) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
 
-// A word of shared memory that knows when copies have come.
-__device__ inline void begin_copies(uint64_t* word) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(word)) : "memory");
+// A word of shared memory that knows when copies have come which so many threads have counted.
+__device__ inline void begin_copies(uint64_t* word, int num_threads) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(word)),
+                 "r"(num_threads)
+                 : "memory");
 }
 
 // The copy engine sees words that this thread has made ready.
@@ -116,11 +127,6 @@ __device__ inline void expect_copies(uint64_t* word, uint32_t num_bytes) {
         : "memory");
 }
 
-// Copies that threads ask for behind the next barrier come behind what this thread has written.
-__device__ inline void order_copies() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // All three are multiples of 16.
 __device__ inline void copy_ahead(void* to, const void* from, uint32_t num_bytes, uint64_t* word) {
     asm volatile(
@@ -128,6 +134,19 @@ __device__ inline void copy_ahead(void* to, const void* from, uint32_t num_bytes
             "r"(shared_address(to)),
         "l"(from), "r"(num_bytes), "r"(shared_address(word))
         : "memory");
+}
+
+// Sixteen bytes, or zeros; a word counts them when the thread has asked it to.
+__device__ inline void copy_or_clear(void* to, const void* from, bool is_there, uint64_t*) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(is_there ? 16 : 0)
+                 : "memory");
+}
+
+// The word counts this thread when all that it has copied so has come.
+__device__ inline void count_copies(uint64_t* word) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(word))
+                 : "memory");
 }
 
 // `turn` is 0 for the first copies, then 1, then 0.

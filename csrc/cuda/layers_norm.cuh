@@ -1,16 +1,9 @@
 // The norm of rows before a product, whose warps share the depth.
 #pragma once
 
-#include "layers_block.cuh"
+#include "layers_rows.cuh"
 
 namespace pybeam::cuda {
-
-// The rows of a warp in a chunk of the depth, as tensor cores want them: a lane has a row and eight
-// numbers of each pack.
-template <int kPacks>
-struct WarpRows {
-    Vector pack[kPacks];
-};
 
 // Weight and bias of a layer norm, the eight numbers of each pack of a lane.
 template <class Number, int kPacks>
@@ -56,8 +49,8 @@ struct RowNorm {
 
     // A layer norm; all threads meet. The squares of distances to the mean are those of numbers
     // less that of the mean, in float32, which is exact enough unless the mean is a thousand times
-    // the deviation. `moments` are [warps, lines].
-    __device__ void normalise(WarpRows<kPacks>& rows, Moments* moments, int depth,
+    // the deviation. `moments` are [warps, lines], and `share` is 1 / d.
+    __device__ void normalise(WarpRows<kPacks>& rows, Moments* moments, float share,
                               float epsilon) const {
         const int lane = threadIdx.x % kWarpSize, own = threadIdx.x / kWarpSize;
         leave_moments(rows, moments + own * kLines);
@@ -68,7 +61,7 @@ struct RowNorm {
             const Moments part = moments[warp * kLines + lane / 4];
             all.sum += part.sum, all.square += part.square;
         }
-        const float share = 1.0f / depth, mean = all.sum * share;
+        const float mean = all.sum * share;
         const float variance = fmaxf(all.square * share - mean * mean, 0.0f);
         const float factor = inverse_root(variance + epsilon), begin = -mean * factor;
         // scales that are not there are 0

@@ -20,12 +20,13 @@ int rounded_rows(int64_t num_rows) {
     return static_cast<int>((num_rows + kLines - 1) / kLines * kLines);
 }
 
-bool takes(const Tensor& like, int64_t num_rows, int64_t num_layers, int64_t inner_width,
-           int64_t num_heads, int64_t num_logits) {
+// Numbers of the places of a layer; 0: a launch does not take such layers.
+int64_t takes(const Tensor& like, int64_t num_rows, int64_t num_layers, int64_t inner_width,
+              int64_t num_heads, int64_t num_logits) {
     check_dim("like", like, 2);
     if (num_rows < 1 || num_rows > kMaxRows || num_layers < 1 || num_layers > kMaxLayers ||
         like.size(1) > INT16_MAX || inner_width > INT16_MAX || num_logits > INT32_MAX) {
-        return false;
+        return 0;
     }
     const DeviceGuard guard(like.device().index);
     LayersParams params{};
@@ -36,7 +37,8 @@ bool takes(const Tensor& like, int64_t num_rows, int64_t num_layers, int64_t inn
     params.inner_width = static_cast<int>(inner_width);
     params.num_heads = static_cast<int>(num_heads);
     params.num_logits = static_cast<int>(num_logits);
-    return plan_for(params, like.device().index).num_blocks > 0;
+    if (plan_for(params, like.device().index).num_blocks == 0) return 0;
+    return params.place_rows * places_of_row(params.width, inner_width);
 }
 
 // Checks arguments of a device, and gives their numbers.
@@ -129,8 +131,9 @@ std::vector<Tensor> decoder_layers(
     const int64_t num_rows = embedding[0].numel(), num_columns = table.size(1);
     const int64_t num_layers = layers.size(0);
     const int64_t num_logits = output.has_value() ? output->size(0) : 0;
-    const bool takes_them = takes(table, num_rows, num_layers, inner_width, num_heads, num_logits);
-    PYBEAM_CHECK_VALUE(takes_them, "`decoder_layers` does not take ", num_rows, " rows of ",
+    const int64_t num_places =
+        takes(table, num_rows, num_layers, inner_width, num_heads, num_logits);
+    PYBEAM_CHECK_VALUE(num_places > 0, "`decoder_layers` does not take ", num_rows, " rows of ",
                        num_layers, " layers of ", num_columns, " and ", inner_width, " with ",
                        num_heads, " heads and ", num_logits,
                        " logits on this device; ask `takes_decoder_layers` before");
@@ -158,7 +161,7 @@ std::vector<Tensor> decoder_layers(
     params.activation = static_cast<Activation>(activation);
     params.is_pre_norm = is_pre_norm;
     params.epsilon = static_cast<float>(epsilon), params.scale = static_cast<float>(scale);
-    params.num_places = params.place_rows * places_of_row(params.width, inner_width);
+    params.num_places = num_places;
     check_tensor("places", places, ScalarType::kInt16, {2, num_layers, params.num_places}, device);
     check_contiguous("places", places);
     params.places = data<uint16_t>(places);
@@ -213,7 +216,7 @@ std::vector<Tensor> decoder_layers(
 STABLE_TORCH_LIBRARY_FRAGMENT(pybeam, m) {
     m.def(
         "takes_decoder_layers(Tensor like, int num_rows, int num_layers, int inner_width, "
-        "int num_heads, int num_logits) -> bool");
+        "int num_heads, int num_logits) -> int");
     m.def(
         "decoder_layers(Tensor? states, Tensor[] embedding, Tensor(a!)[] kept, Tensor[] seen, "
         "Tensor? norm_scale, Tensor? norm_shift, Tensor? output, Tensor? output_bias, "

@@ -4,6 +4,7 @@
 #include "layers_choice.cuh"
 #include "layers_embedding.cuh"
 #include "layers_norm.cuh"
+#include "layers_sums.cuh"
 
 namespace pybeam::cuda {
 
@@ -28,13 +29,9 @@ __device__ inline float activated(float x, Activation activation) {
 
 // y = residual + f(norm(x) W^T + b)
 struct ProductCall {
-    int product;
-    const uint16_t* x;  // [rows, depth]; null: embeddings
-    bool is_awaited;    // whether x are places
-    uint16_t* y;        // [rows, columns]
-    Activation activation;
-    bool has_norm, adds;
-    int first_group;  // of this block's; behind those that were computed before
+    int layer, product;
+    uint16_t* places;  // of the layer
+    int round;         // of logits
 };
 
 template <class Number, int kPacks>
@@ -46,70 +43,74 @@ class Products {
                         Choice<Number>& choice, int num_rows)
         : p_(p), memory_(memory), ring_(ring), choice_(choice), num_rows_(num_rows) {}
 
-    // The states of this block's columns, in floats.
-    __device__ void keep_states() {
-        for (int group = own_warp(); group < p_.plan.state_groups; group += kWarps) {
-            const int column = column_of(p_, group) + 2 * (lane() / kLines);
-            if (column >= p_.width) continue;
-            for (int row = lane() % kLines; row < num_rows_; row += kLines) {
-                const float2 x = floats_of<Number>(state_pair(row, column));
-                float* kept = state_of(group, row, column);
-                kept[0] = x.x, kept[1] = x.y;
-            }
-        }
-    }
-
-    // A call takes at most `kMaxGroups` groups, of logits those from `first_group` on.
-    __device__ void operator()(const LinearAt& linear, const ProductCall& call) {
-        ProductSize size(p_, *memory_.shares, call.product);
-        size.num_groups = min(size.num_groups - call.first_group, kMaxGroups);
-        const bool has_norm = call.has_norm && linear.scale != nullptr;
+    // A call takes at most `kMaxGroups` groups, of logits those of a round.
+    __device__ void operator()(const ProductCall& call) {
+        const ProductAt at = memory_.products[call.product];
+        const bool are_logits = call.product == kLogits;
+        // that of logits stands behind the layers
+        const LinearAt* kept = memory_.layers[call.layer].linear + (are_logits ? 0 : call.product);
+        const LinearAt linear = *static_cast<const LinearAt*>(__builtin_assume_aligned(kept, 16));
+        const int first_group = call.round * kMaxGroups;
+        const int num_groups = min(at.num_groups - first_group, kMaxGroups);
+        const bool has_norm = at.has_norm && linear.scale != nullptr;
         const bool keeps = has_norm && !p_.is_pre_norm && num_state_groups() > 0;
-        if (size.num_groups == 0 && !keeps) return;
+        const bool is_shared = at.num_chunks > 1;
+        const int num_finished = is_shared ? num_state_groups() : num_groups;
+        if (num_groups <= 0 && num_finished <= 0 && !keeps) return;
+        const bool is_first = call.layer == 0 && call.product == kQkv;
+        const bool is_one_tile = num_rows_ <= kLines, leaves_early = are_logits && is_one_tile;
+        Own own = own_of(linear, call, at, first_group, num_finished);
         // while the rows are on their way
         Norm norm;
-        if (has_norm) norm.load(linear, size.depth, depth_of(0, 0));
-        Own own = own_of(linear, call, size);
-        const int num_chunks = Ring::num_chunks(size.depth);
+        if (has_norm) norm.load(linear, at.depth, Rows::depth_of(0, 0));
 #pragma unroll 1
         for (int first = 0; first < num_rows_; first += kLines) {
-            Rows rows,
-                next = call.x == nullptr ? embedded(first) : load(call, size.depth, first, 0);
-            const int place = place_of_sums(size, first), left = place_of_left();
-            const float2 before = before_of(call, own, place);
-            // once, too, where this block has no column but keeps the norm
-            int group = 0;
-#pragma unroll 1
-            do {
-                float sum[2][4] = {};
-#pragma unroll 1
-                for (int chunk = 0; chunk < num_chunks; ++chunk) {
-                    // before the rows, because these have come long ago
-                    Weights weights;
-                    if (group < size.num_groups) weights = weights_of(size, chunk, group);
-                    if (group == 0 || num_chunks > 1) {
-                        rows = next;
-                        // that of the next groups behind the last one
-                        const int other = chunk + 1 < num_chunks ? chunk + 1 : 0;
-                        if (num_chunks > 1) next = load(call, size.depth, first, other);
-                        await_all(rows, call, size.depth, first, chunk);
-                        if (has_norm) norm.normalise(rows, moments(), size.depth, p_.epsilon);
-                        if (keeps) keep_normed(rows, size.depth, first);
-                    }
-                    if (depth_of(chunk, 0) < size.depth) add_products(sum, rows, weights);
+            const bool is_there = first + own_line() < num_rows_;
+            const bool has_sums = is_there && own_warp() < num_groups;
+            const bool finishes = is_there && own_warp() < num_finished;
+            const int place = place_of_sums(), left = place_of_left();
+            const float2 before = before_of(at, own, finishes);
+            if (num_groups > 0 || keeps) {
+                const PlacedRows<kPacks> placed(call.places + at.x, at.depth, first, num_rows_);
+                // all rounds of a tile multiply the same rows
+                const bool has_rows = call.round > 0 && is_one_tile;
+                if (!has_rows) rows_ = is_first ? first_rows(first) : placed.load(at.chunk);
+                Weights weights;
+                if (num_groups > 0) weights = weights_of(at, 0, num_groups > 1);
+                if (!has_rows) {
+                    if (!is_first) placed.await_all(rows_, at.chunk);
+                    if (has_norm) norm.normalise(rows_, moments(), at.share, p_.epsilon);
+                    if (keeps) keep_normed(rows_, at.depth, first);
                 }
-                leave_partial(sum, size.num_groups, group, left);
-                group += 2;
-            } while (group < size.num_groups);
+#pragma unroll 1
+                for (int group = 0; group < num_groups; group += 2) {
+                    if (group > 0) weights = next_weights(at, group, num_groups, leaves_early);
+                    float sum[2][4] = {};
+                    const bool has_depth = Rows::depth_of(at.chunk, 0) < at.depth;
+                    if (has_depth) add_products(sum, rows_, weights);
+                    leave_partial(sum, num_groups, group, left);
+                }
+            }
             __syncthreads();
-            const uint32_t pair = place < 0 ? 0 : finish(call, size, own, place, before);
-            if (call.product == kLogits && p_.has_choice) {
-                choice_.leave_logits(size, call.first_group, first, pair, own.ends);
+            // those of warps without a group are nobody's
+            float2 sum = sum_of_warps(place);
+            if (is_shared) {
+                const SharedSums shared(p_, at, call.places, first + own_line(), own_even());
+                if (has_sums) shared.leave_share(at.first + own_warp() * at.step, sum);
+                if (finishes) sum = shared.await_shares(column_of(p_, own_warp()) / kLines);
+            }
+            const uint32_t pair = finishes ? finish(call, at, own, sum, before) : 0;
+            if (first + kLines >= num_rows_) {
+                ring_.leave(num_groups - (leaves_early ? (num_groups - 1) / 2 * 2 : 0));
+            }
+            if (are_logits && p_.has_choice) {
+                choice_.leave_logits(num_groups, first_group, first, pair, own.ends);
             }
             own.y += kLines * own.stride, own.kept += kLines * kLines;
             parity_ ^= 1;
         }
-        ring_.leave(num_chunks * size.num_groups);
+        // others wait for these products meanwhile
+        if (is_first) keep_states();
     }
 
   private:
@@ -119,7 +120,7 @@ class Products {
     __device__ static int lane() { return threadIdx.x % kWarpSize; }
     __device__ static int own_warp() { return threadIdx.x / kWarpSize; }
 
-    __device__ int num_state_groups() const { return memory_.shares->num_groups[kOwnOut]; }
+    __device__ int num_state_groups() const { return memory_.products[kOwnOut].num_groups; }
 
     __device__ float* state_of(int group, int row, int column) const {
         return memory_.states + (group * p_.place_rows + row) * kLines + column % kLines;
@@ -132,55 +133,41 @@ class Products {
     __device__ static int own_line() { return lane() % kLines; }
     __device__ static int own_even() { return 2 * (lane() / kLines); }
 
+    // The states of this block's columns, in floats.
+    __device__ void keep_states() {
+        for (int group = own_warp(); group < p_.plan.state_groups; group += kWarps) {
+            const int column = column_of(p_, group) + own_even();
+            if (column >= p_.width) continue;
+            for (int row = own_line(); row < num_rows_; row += kLines) {
+                const float2 x = floats_of<Number>(state_pair(row, column));
+                float* kept = state_of(group, row, column);
+                kept[0] = x.x, kept[1] = x.y;
+            }
+        }
+    }
+
     __device__ uint32_t state_pair(int row, int column) const {
         if (p_.states == nullptr) return EmbeddedRow<Number>(p_, row).pair(column);
         const uint16_t* states = p_.states + int64_t{row} * p_.width;
         return *reinterpret_cast<const uint32_t*>(states + column);
     }
 
-    // Where a lane's numbers of pack i begin along the depth.
-    __device__ static int depth_of(int chunk, int i) {
-        return chunk * Ring::kChunk + (own_warp() + i * kWarps) * kPack + lane() % 4 * 8;
-    }
-
-    __device__ static const uint16_t* place_of(const ProductCall& call, int depth, int row,
-                                               int o_depth) {
-        return call.x + int64_t{row} * depth + o_depth;
-    }
-
-    __device__ Rows load(const ProductCall& call, int depth, int first, int chunk) const {
-        Rows rows;
-        const int row = first + lane() / 4;
-#pragma unroll
-        for (int i = 0; i < kPacks; ++i) {
-            const int o_depth = depth_of(chunk, i);
-            rows.pack[i] = row < num_rows_ && o_depth < depth
-                               ? load_place(place_of(call, depth, row, o_depth))
-                               : Vector{};
-        }
-        return rows;
-    }
-
-    // Embeddings in place of rows, as wide as states.
-    __device__ Rows embedded(int first) const {
+    // The states before the first layer.
+    __device__ Rows first_rows(int first) const {
         Rows rows{};
         const int row = first + lane() / 4;
         if (row >= num_rows_) return rows;
-        const EmbeddedRow<Number> own(p_, row);
+        EmbeddedRow<Number> own;
+        if (p_.states == nullptr) own = EmbeddedRow<Number>(p_, row);
 #pragma unroll
         for (int i = 0; i < kPacks; ++i) {
-            const int column = depth_of(0, i);
-            if (column < p_.width) rows.pack[i] = own.eight(column);
+            const int column = rows.depth_of(0, i);
+            if (column >= p_.width) continue;
+            rows.pack[i] = p_.states == nullptr
+                               ? own.eight(column)
+                               : vector_at(p_.states + int64_t{row} * p_.width + column);
         }
         return rows;
-    }
-
-    __device__ void await_all(Rows& rows, const ProductCall& call, int depth, int first,
-                              int chunk) const {
-        if (!call.is_awaited) return;
-        const int row = first + lane() / 4;
-        await(rows.pack, [&](int i) { return place_of(call, depth, row, depth_of(chunk, i)); });
-        __syncwarp();
     }
 
     // Two columns of the group that a warp finishes, in the row of a lane: their biases, where
@@ -188,24 +175,37 @@ class Products {
     struct Own {
         int column;
         uint32_t bias;
-        int64_t stride;  // of results
+        int stride;  // of results
         uint16_t* y;
         int kept, ends;
     };
 
-    __device__ Own own_of(const LinearAt& linear, const ProductCall& call,
-                          const ProductSize& size) const {
-        const int group = own_warp(), column = column_of(p_, call.first_group + group) + own_even();
-        const int64_t stride = call.product == kLogits ? p_.out_stride : size.num_columns;
+    __device__ Own own_of(const LinearAt& linear, const ProductCall& call, const ProductAt& at,
+                          int first_group, int num_groups) const {
+        const int group = own_warp(), column = column_of(p_, first_group + group) + own_even();
         const int kept = (group * p_.place_rows + own_line()) * kLines + own_even();
         uint32_t bias = 0;
-        if (group < size.num_groups && linear.bias != nullptr) {
-            const int num_left = size.num_columns - column;
-            bias = num_left > 0 ? __ldg(linear.bias + column) : 0;
-            bias |= (num_left > 1 ? __ldg(linear.bias + column + 1) : 0u) << 16;
+        if (group < num_groups && linear.bias != nullptr) {
+            // the number of columns may be odd
+            const uint16_t* own = linear.bias + column;
+            if (column + 1 < at.num_columns) {
+                bias = __ldg(reinterpret_cast<const uint32_t*>(own));
+            } else if (column < at.num_columns) {
+                bias = __ldg(own);
+            }
         }
-        const int ends = call.product == kLogits ? choice_.ends_of(column) : 0;
-        return {column, bias, stride, call.y + own_line() * stride + column, kept, ends};
+        if (call.product == kLogits) {
+            uint16_t* y = p_.out + own_line() * p_.out_stride + column;
+            const int ends = choice_.ends_of(column);
+            return {column, bias, static_cast<int>(p_.out_stride), y, kept, ends};
+        }
+        const bool is_last = call.product == kInnerOut && call.layer + 1 == p_.num_layers;
+        if (is_last && p_.num_logits == 0) {
+            uint16_t* y = p_.out + own_line() * p_.out_stride + column;
+            return {column, bias, static_cast<int>(p_.out_stride), y, kept, 0};
+        }
+        uint16_t* y = call.places + at.y + spread(own_line() * at.num_columns + column);
+        return {column, bias, kSpread * at.num_columns, y, kept, 0};
     }
 
     // Keeps what a later sum is added to, where norms stand behind sums.
@@ -213,7 +213,7 @@ class Products {
         const int row = first + lane() / 4;
 #pragma unroll
         for (int i = 0; i < kPacks; ++i) {
-            const int column = depth_of(0, i), group = column / kLines;
+            const int column = rows.depth_of(0, i), group = column / kLines;
             const bool is_own = group % p_.plan.num_blocks == static_cast<int>(blockIdx.x);
             if (!is_own || row >= num_rows_ || column >= depth) continue;
             float* kept = state_of(group / p_.plan.num_blocks, row, column);
@@ -227,22 +227,35 @@ class Products {
         Vector even[kPacks], odd[kPacks];
     };
 
-    __device__ Weights weights_of(const ProductSize& size, int chunk, int group) const {
-        const char* even = ring_.await_stage(chunk, group, size.num_groups);
+    __device__ Weights weights_of(const ProductAt& at, int stage, bool are_two) const {
+        const char* even = ring_.await_stage(stage);
         // lines that there are not have any sums
-        const bool is_whole = group + 1 < size.num_groups;
-        const char* odd = is_whole ? ring_.await_stage(chunk, group + 1, size.num_groups) : even;
-        const int begin = depth_of(chunk, 0) - chunk * Ring::kChunk;
+        const char* odd = are_two ? ring_.await_stage(stage + 1) : even;
+        const int begin = Rows::depth_of(0, 0);
         const int first = lane() / 4 * Ring::kColumnBytes + begin * 2;
         Weights weights;
 #pragma unroll
         for (int i = 0; i < kPacks; ++i) {
             // rows that there are not are 0, whatever they meet
-            const bool is_there = depth_of(chunk, i) < size.depth;
+            const bool is_there = Rows::depth_of(at.chunk, i) < at.depth;
             const int place = first + (is_there ? i * kWarps * kPack * 2 : 0);
             weights.even[i] = vector_at(even + place), weights.odd[i] = vector_at(odd + place);
         }
         return weights;
+    }
+
+    // All warps have read the weights of two groups.
+    __device__ void leave_pair_of_stages() {
+        __syncthreads();
+        ring_.leave(2);
+    }
+
+    // Those of the groups behind others. If those are left early, the copy engine goes on
+    // meanwhile.
+    __device__ Weights next_weights(const ProductAt& at, int group, int num_groups,
+                                    bool leaves_early) {
+        if (leaves_early) leave_pair_of_stages();
+        return weights_of(at, leaves_early ? 0 : group, group + 1 < num_groups);
     }
 
     // Two groups are 16 lines for the tensor cores. Two sums take turns, so that a product does not
@@ -277,25 +290,23 @@ class Products {
         }
     }
 
-    // Where the sums lie of what a lane finishes; -1: it finishes nothing.
-    __device__ int place_of_sums(const ProductSize& size, int first) const {
-        const bool finishes = own_warp() < size.num_groups && first + own_line() < num_rows_;
+    // Where the sums of a lane's row and its two columns lie.
+    __device__ int place_of_sums() const {
         const int column = own_warp() * kLines + own_even();
         const int place = parity_ * kWarps * Memory::kPartialFloats +
                           own_line() * Memory::kPartialColumns + column;
-        return known_now(finishes ? place : -1);
+        return known_now(place);
     }
 
     // The numbers that results are added to.
-    __device__ float2 before_of(const ProductCall& call, const Own& own, int place) const {
-        if (!call.adds || place < 0) return {0, 0};
+    __device__ float2 before_of(const ProductAt& at, const Own& own, bool finishes) const {
+        if (!at.adds || !finishes) return {0, 0};
         const float* kept = memory_.states + own.kept;
         return {kept[0], kept[1]};
     }
 
-    // A warp finishes a group: a lane has a row and two columns, whose numbers it returns.
-    __device__ uint32_t finish(const ProductCall& call, const ProductSize& size, const Own& own,
-                               int place, float2 before) const {
+    // The sums of all warps, for a row and two columns.
+    __device__ float2 sum_of_warps(int place) const {
         const float* sums = memory_.partial + place;
         float2 sum[kWarps];
 #pragma unroll
@@ -310,20 +321,26 @@ class Products {
                 sum[warp].x += sum[warp + step].x, sum[warp].y += sum[warp + step].y;
             }
         }
+        return sum[0];
+    }
+
+    // A warp finishes a group: a lane has a row and two columns, whose numbers it returns.
+    __device__ uint32_t finish(const ProductCall& call, const ProductAt& at, const Own& own,
+                               float2 sum, float2 before) const {
         const float2 shift = floats_of<Number>(own.bias);
-        float2 y{sum[0].x + shift.x, sum[0].y + shift.y};
-        if (call.activation != Activation::kNone) {
-            y = {activated(y.x, call.activation), activated(y.y, call.activation)};
+        float2 y{sum.x + shift.x, sum.y + shift.y};
+        if (call.product == kInner && p_.activation != Activation::kNone) {
+            y = {activated(y.x, p_.activation), activated(y.y, p_.activation)};
         }
         const uint32_t pair = Number::pair(y.x + before.x, y.y + before.y);
         if (call.product == kLogits) {
             // their number may be odd
-            if (own.column < size.num_columns) own.y[0] = static_cast<uint16_t>(pair);
-            if (own.column + 1 < size.num_columns) own.y[1] = static_cast<uint16_t>(pair >> 16);
+            if (own.column < at.num_columns) own.y[0] = static_cast<uint16_t>(pair);
+            if (own.column + 1 < at.num_columns) own.y[1] = static_cast<uint16_t>(pair >> 16);
             return pair;
         }
         leave_pair(own.y, pair);
-        if (call.adds) {
+        if (at.adds) {
             const float2 rounded = floats_of<Number>(pair);
             float* kept = memory_.states + own.kept;
             kept[0] = rounded.x, kept[1] = rounded.y;
@@ -337,6 +354,7 @@ class Products {
     Choice<Number>& choice_;
     int num_rows_;
     int parity_ = 0;
+    Rows rows_;
 };
 
 }  // namespace pybeam::cuda

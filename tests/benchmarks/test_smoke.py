@@ -17,7 +17,7 @@ OTHERS = {
     *("worker", "wrapped", "tools.data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
     *("gpu.flashinfer_kernels", "gpu.code_time", "gpu.emulated_lines", "gpu.interpreted_lines"),
     *("tools.first_output", "tools.loading", "tools.ssru", "tools.constrained_steps"),
-    *("tools.instructions", "gpu.layers_time"),
+    *("tools.instructions", "gpu.layers_time", "gpu.exchange"),
 }
 
 

@@ -249,6 +249,13 @@ def test_sizes(library, name, is_pre_norm):
     check(library, layers_case(shape, 2, [5], [12], [6]), num_blocks)
 
 
+def test_blocks_share_a_deep_product(library):
+    """Two blocks have a half of the last product's depth each; a fifth one has none, and finishes columns."""
+    torch.manual_seed(6)
+    case = layers_case(small(inner_width=288), 2, [9, 2], [12, 6], [6, 4])
+    check(library, case, 5)
+
+
 def test_rows_without_a_cell(library):
     """A row whose node has no cell sees what it sees, and its key and value go nowhere."""
     torch.manual_seed(5)

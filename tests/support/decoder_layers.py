@@ -258,13 +258,22 @@ class Selected(NamedTuple):
 NOTHING = Selected()
 
 
+def num_places(num_rows: int, width: int, inner_width: int) -> int:
+    """Numbers that the blocks of a launch leave for one another in a layer; half of the places is empty."""
+    chunk = next(chunk for chunk in (256, 512, 1024) if width <= chunk)
+    chunks = -(-inner_width // chunk)
+    # blocks that share the last product leave sums in float32
+    sums = 2 * chunks * width if chunks > 1 else 0
+    return 2 * num_rows * (9 * width + inner_width + sums)
+
+
 def given(case: LayersCase, selected: Selected = NOTHING) -> tuple:
     """The arguments of the operator. Launches of a case share their places."""
     shape, cells, source = case.shape, case.cells, case.source_cells
     num_rows = -(-case.num_rows // 8) * 8
     if num_rows not in case.places:
         # a place that is not there has all bits set
-        size = 2, len(case.products), num_rows * (9 * shape.width + shape.inner_width)
+        size = 2, len(case.products), num_places(num_rows, shape.width, shape.inner_width)
         device = case.embedding[0].device
         places = torch.full(size, -1, dtype=torch.int16, device=device)
         case.places[num_rows] = places, torch.zeros(3, dtype=torch.int32, device=device)

@@ -16,7 +16,7 @@ from pybeam.backends.torch_layers import FUNCTIONS
 from pybeam.contracts import Cells, NewNodes
 from pybeam.models.transformer import one_launch
 from pybeam.models.transformer.norms import Norm
-from support.decoder_layers import Selected
+from support.decoder_layers import Selected, num_places
 
 REFERENCE = backends.load("reference")
 MOST_ROWS, LINES = 64, 8
@@ -99,9 +99,9 @@ class Operators:
     def __call__(self, name: str):
         return getattr(self, name)
 
-    def takes_decoder_layers(self, like, num_rows, *sizes) -> bool:
-        self.num_logits = sizes[-1]
-        return num_rows <= MOST_ROWS
+    def takes_decoder_layers(self, like, num_rows, *sizes) -> int:
+        _, inner_width, _, self.num_logits = sizes
+        return num_places(num_rows, like.shape[1], inner_width) if num_rows <= MOST_ROWS else 0
 
     def decoder_layers(self, states, embedding, *given) -> list[Tensor]:
         self.num_rows.append(len(embedding[0]))

@@ -13,7 +13,7 @@ from torch import Tensor
 from pybeam.contracts import Survivors
 from support.compiled import library as compiled_library
 from support.cuda_on_cpu import select_arguments
-from support.decoder_layers import LayersCase, LayersShape, Selected, given
+from support.decoder_layers import LayersCase, LayersShape, Selected, given, num_places
 from support.paths import ROOT
 
 SOURCE = ROOT / "tests" / "ops" / "cuda_resident" / "layers.cpp"
@@ -136,7 +136,7 @@ class Resident:
             *(None if part is None else part.data_ptr() for part in logits),
             0 if logits[2] is None else len(logits[2]),
             *(places.data_ptr(), books.data_ptr()),
-            num_rows * (9 * width + inner_width),
+            num_places(num_rows, width, inner_width),
             len(layers),
             num_rows,
             *(width, inner_width, num_heads, int(activation), is_pre_norm, epsilon, scale),

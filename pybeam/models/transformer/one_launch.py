@@ -30,8 +30,8 @@ from pybeam.models.transformer.norms import Norm
 
 IS_ON = os.environ.get("PYBEAM_PERSISTENT") == "1"
 DTYPES = (torch.bfloat16, torch.float16)
-# rows of a tile, and numbers of each row that blocks leave for one another, in widths of the states
-LINES, WIDTHS = 8, 9
+# rows of a tile
+LINES = 8
 # blocks that have left, launches so far, and blocks that have left logits
 BOOKS = 3
 # bytes, of pools and of products
@@ -146,8 +146,9 @@ class LayersInOne:
             shape, like = self._shape, self._stack.position_table
             sizes = num, len(self._weights), shape.inner_width, shape.num_heads, num_logits
             self._places[num, num_logits] = None
-            if _operator("takes_decoder_layers")(like, *sizes):
-                size = 2, len(self._weights), num * (WIDTHS * shape.width + shape.inner_width)
+            numbers = _operator("takes_decoder_layers")(like, *sizes)
+            if numbers:
+                size = 2, len(self._weights), numbers
                 places = torch.full(size, -1, dtype=torch.int16, device=like.device)
                 books = torch.zeros(BOOKS, dtype=torch.int32, device=like.device)
                 self._places[num, num_logits] = places, books

@@ -15,6 +15,10 @@
 #define __shared__ static
 #define __launch_bounds__(...)
 
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };

@@ -37,11 +37,14 @@ struct Copy {
     uint64_t* word;
 };
 
-// A word of shared memory that counts copies.
+// A word of shared memory that counts threads, and bytes of copies.
 struct Word {
-    uint32_t num_turns;
-    int32_t num_missing;
+    uint8_t num_turns;
+    bool has_all;  // threads
+    uint8_t num_threads, num_missing;  // both less one
+    int32_t num_bytes;
 };
+static_assert(sizeof(Word) == sizeof(uint64_t));
 
 struct Block {
     Barrier all{kThreads};
@@ -145,6 +148,11 @@ inline uint4 load_relaxed(const uint4* address) {
             load_relaxed(word + 3)};
 }
 
+inline uint2 load_relaxed(const uint2* address) {
+    const auto* word = reinterpret_cast<const uint32_t*>(address);
+    return {load_relaxed(word), load_relaxed(word + 1)};
+}
+
 inline void store_relaxed(uint32_t* address, uint32_t x) {
     cuda_resident::dawdle();
     __atomic_store_n(address, x, __ATOMIC_RELAXED);
@@ -236,22 +244,26 @@ inline uint32_t float16_pair(float first, float second) {
     return pair_of<::pybeam::Half>(first, second);
 }
 
-inline void begin_copies(uint64_t* word) { *reinterpret_cast<cuda_resident::Word*>(word) = {}; }
+inline void begin_copies(uint64_t* word, int num_threads) {
+    const auto most = static_cast<uint8_t>(num_threads - 1);
+    *reinterpret_cast<cuda_resident::Word*>(word) = {0, false, most, most, 0};
+}
 
 inline void show_to_copies() {}
 
-inline void order_copies() {}
-
-// A turn ends when all bytes that were expected have come, and none is expected beside them.
-inline void count_bytes(uint64_t* word, int32_t num_bytes) {
+// A turn ends when all threads have counted themselves, and all bytes that they expect have come.
+inline void count_bytes(uint64_t* word, int32_t num_bytes, bool is_thread) {
     auto* counted = reinterpret_cast<cuda_resident::Word*>(word);
-    counted->num_missing += num_bytes;
-    if (counted->num_missing == 0) ++counted->num_turns;
+    counted->num_bytes += num_bytes;
+    if (is_thread && counted->num_missing-- == 0) counted->has_all = true;
+    if (!counted->has_all || counted->num_bytes != 0) return;
+    counted->has_all = false, counted->num_missing = counted->num_threads;
+    ++counted->num_turns;
 }
 
 inline void expect_copies(uint64_t* word, uint32_t num_bytes) {
     const std::lock_guard lock(cuda_resident::own_block().engine);
-    count_bytes(word, static_cast<int32_t>(num_bytes));
+    count_bytes(word, static_cast<int32_t>(num_bytes), true);
 }
 
 // Its bytes come later, and until then nobody may rely on those before.
@@ -261,6 +273,21 @@ inline void copy_ahead(void* to, const void* from, uint32_t num_bytes, uint64_t*
     const std::lock_guard lock(block.engine);
     block.copies.push_back(
         {static_cast<char*>(to), static_cast<const char*>(from), num_bytes, word});
+}
+
+inline void copy_or_clear(void* to, const void* from, bool is_there, uint64_t* word) {
+    static const uint4 zeros{};
+    constexpr int32_t kBytes = sizeof zeros;
+    {
+        const std::lock_guard lock(cuda_resident::own_block().engine);
+        count_bytes(word, kBytes, false);
+    }
+    copy_ahead(to, is_there ? from : &zeros, kBytes, word);
+}
+
+inline void count_copies(uint64_t* word) {
+    const std::lock_guard lock(cuda_resident::own_block().engine);
+    count_bytes(word, 0, true);
 }
 
 inline void await_copies(uint64_t* word, uint32_t turn) {
@@ -274,7 +301,7 @@ inline void await_copies(uint64_t* word, uint32_t turn) {
                 const cuda_resident::Copy copy = block.copies.back();
                 block.copies.pop_back();
                 std::memcpy(copy.to, copy.from, copy.num_bytes);
-                count_bytes(copy.word, -static_cast<int32_t>(copy.num_bytes));
+                count_bytes(copy.word, -static_cast<int32_t>(copy.num_bytes), false);
                 cuda_resident::note_progress();
             }
         }

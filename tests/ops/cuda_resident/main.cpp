@@ -9,9 +9,10 @@ namespace {
 using pybeam::cuda::kNumProducts;
 using pybeam::cuda::LayerAt;
 
-constexpr int kWidth = 64, kInner = 64, kLayers = 2, kRows = 3, kNodes = 6, kTokens = 4,
+// pairs of blocks share the last product, and one has no part of it
+constexpr int kWidth = 64, kInner = 288, kLayers = 2, kRows = 3, kNodes = 6, kTokens = 4,
               kCells = 12, kLogits = 40, kCapacity = 6;
-constexpr int kBlocks = 4, kLaunches = 3, kPlaceRows = 8;
+constexpr int kBlocks = 5, kLaunches = 3, kPlaceRows = 8;
 
 std::mt19937 generator(1);
 
@@ -42,13 +43,14 @@ struct Layers {
                   keep(numbers(kLogits * kWidth, 0.125f)), keep(numbers(kLogits, 1))};
         for (LayerAt& layer : at) {
             for (int i = 0; i < kNumProducts; ++i) {
-                const int columns = i == 0 ? 3 * kWidth : kWidth;
+                const int columns = i == 0 ? 3 * kWidth : i == 4 ? kInner : kWidth;
+                const int depth = i == 5 ? kInner : kWidth;
                 auto& linear = layer.linear[i];
                 if (i % 2 == 0) {
                     linear.scale = keep(numbers(kWidth, 1)),
                     linear.shift = keep(numbers(kWidth, 1));
                 }
-                linear.weight = keep(numbers(columns * kWidth, 0.125f));
+                linear.weight = keep(numbers(columns * depth, 0.125f));
                 linear.bias = keep(numbers(columns, 1));
             }
             layer.own_pool = keep(numbers(kCells * 2 * kWidth, 1));
