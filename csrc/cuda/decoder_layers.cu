@@ -1,5 +1,5 @@
 // A step of a decoder in one launch, for few rows: a block on each multiprocessor, which waits
-// for numbers of the others eight times in a layer.
+// for numbers of the others eight times in a layer, and for sums of a deep product.
 #include <algorithm>
 
 #include "decoder_layers.cuh"

@@ -1,8 +1,8 @@
 """A decoder whose layers are one launch on a GPU, for few rows (`csrc/cuda/decoder_layers.cu`).
 
 A step of few rows takes as long as its kernels are many. Here the blocks of one kernel stay on the GPU, from
-the tokens of rows to their logits. They wait for one another's numbers eight times in a layer, while a copy
-engine reads the weights that come next. Where nothing changes the logits, some blocks select the survivors.
+the tokens of rows to their logits. They wait for one another eight or nine times a layer, while a copy engine
+reads the weights that come next. Where nothing changes the logits, some blocks select the survivors.
 
 It is off unless the environment has PYBEAM_PERSISTENT=1. It is for an extension that was built with CUDA, and
 for GPUs of compute capability 9.0.
