@@ -7,15 +7,19 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
+#include "../../csrc/cuda/exchange.cuh"
+
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kRows = 5, kTurns = 200, kRepeats = 7;
-constexpr uint32_t kAbsent = 0xffffffffu;
+using pybeam::cuda::absence, pybeam::cuda::kAbsent, pybeam::cuda::kThreads;
+using pybeam::cuda::kWarps, pybeam::cuda::leave_pair, pybeam::cuda::load_acquire;
+using pybeam::cuda::load_place, pybeam::cuda::Vector;
+
+constexpr int kRows = 5, kTurns = 200, kRepeats = 7;
 // a wait of a second is a mistake of this program
 constexpr int kMostLoads = 2000000;
 
@@ -28,54 +32,37 @@ enum Way {
 };
 
 struct Params {
-    char* places;
+    uint16_t* places;
     uint32_t* counters;  // [turns, 64]
     uint32_t* sums;      // [blocks]
-    int64_t bytes_of_turn;
+    int numbers_of_turn;
 };
-
-__device__ uint4 load(const char* address) {
-    uint4 x;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(address)
-                 : "memory");
-    return x;
-}
-
-__device__ uint32_t load_acquire(const uint32_t* address) {
-    uint32_t x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
-    return x;
-}
-
-__device__ void store(char* address, uint32_t x) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
-}
 
 __device__ void count(uint32_t* address) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(address) : "memory");
 }
 
-__device__ bool is_absent(uint4 x) { return max(max(x.x, x.y), max(x.z, x.w)) == kAbsent; }
+__device__ bool is_absent(const Vector& v) { return absence(v) == kAbsent; }
 
 __device__ void note_load(int& num_loads) {
     if (++num_loads > kMostLoads) __trap();
 }
 
 // Until it is there.
-__device__ uint4 await(const char* address, int& num_loads) {
-    uint4 x = load(address);
-    for (; is_absent(x); note_load(num_loads)) x = load(address);
-    return x;
+__device__ Vector await(const uint16_t* place, int& num_loads) {
+    Vector v = load_place(place);
+    for (; is_absent(v); note_load(num_loads)) v = load_place(place);
+    return v;
 }
 
-__device__ uint32_t sum_of(uint4 x) { return x.x + x.y + x.z + x.w; }
+__device__ uint32_t sum_of(const Vector& v) {
+    return v.word[0] + v.word[1] + v.word[2] + v.word[3];
+}
 
-// Where a number stands, in bytes.
+// Where a number stands, with so many bytes from one pack to the next.
 template <int kWidth, int kBytes>
 __device__ int place_of(int row, int column) {
-    return (row * kWidth + column) / 32 * kBytes + column % 32 * 2;
+    return (row * kWidth + column) / 32 * (kBytes / 2) + column % 32;
 }
 
 // The sum of what all threads have, less than `kAbsent`.
@@ -91,7 +78,7 @@ __device__ uint32_t sum_of_block(uint32_t x, uint32_t* partial) {
 template <int kWidth, int kBytes, Way kWay>
 __global__ void __launch_bounds__(kThreads, 1) exchange(Params p) {
     __shared__ uint32_t partial[2][kWarps];
-    __shared__ uint4 shared[kRows * kWidth / 8];
+    __shared__ Vector shared[kRows * kWidth / 8];
     constexpr int kPacks = kWidth / 32 / kWarps;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
     const int first = (warp * gridDim.x + blockIdx.x) * 8;
@@ -100,10 +87,10 @@ __global__ void __launch_bounds__(kThreads, 1) exchange(Params p) {
     const auto own_column = [&](int i) { return (warp + i * kWarps) * 32 + lane % 4 * 8; };
     uint32_t value = 1;
     for (int turn = 0; turn < kTurns; ++turn) {
-        char* places = p.places + turn * p.bytes_of_turn;
+        uint16_t* places = p.places + int64_t{turn} * p.numbers_of_turn;
         uint32_t *counter = p.counters + turn * 64, sum = 0;
         int num_loads = 0;
-        if (leaves) store(places + left, value);
+        if (leaves) leave_pair(places + left, value);
         if (kWay == kCounter) {
             __syncwarp();
             if (lane == 0 && first < kWidth) count(counter);
@@ -130,14 +117,14 @@ __global__ void __launch_bounds__(kThreads, 1) exchange(Params p) {
                 sum += sum_of(shared[(row * kWidth + own_column(i)) / 8]);
             }
         } else if (row < kRows) {
-            uint4 x[kPacks];
+            Vector x[kPacks];
 #pragma unroll
             for (int i = 0; i < kPacks; ++i) {
-                x[i] = load(places + place_of<kWidth, kBytes>(row, own_column(i)));
+                x[i] = load_place(places + place_of<kWidth, kBytes>(row, own_column(i)));
             }
 #pragma unroll
             for (int i = 0; i < kPacks; ++i) {
-                const char* place = places + place_of<kWidth, kBytes>(row, own_column(i));
+                const uint16_t* place = places + place_of<kWidth, kBytes>(row, own_column(i));
                 sum += sum_of(is_absent(x[i]) ? await(place, num_loads) : x[i]);
             }
         }
@@ -155,17 +142,12 @@ void check(cudaError_t error) {
 template <int kWidth, int kBytes, Way kWay>
 void measure(const char* name, int num_blocks) {
     Params p{};
-    p.bytes_of_turn = int64_t{kRows} * kWidth / 32 * kBytes;
-    const size_t num_places = p.bytes_of_turn * kTurns, num_counters = kTurns * 64 * 4;
+    p.numbers_of_turn = kRows * kWidth / 32 * (kBytes / 2);
+    const size_t num_places = size_t{2} * p.numbers_of_turn * kTurns,
+                 num_counters = kTurns * 64 * 4;
     check(cudaMalloc(&p.places, num_places));
     check(cudaMalloc(&p.counters, num_counters));
     check(cudaMalloc(&p.sums, num_blocks * 4));
-    cudaLaunchAttribute together{};
-    together.id = cudaLaunchAttributeCooperative;
-    together.val.cooperative = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = num_blocks, config.blockDim = kThreads;
-    config.attrs = &together, config.numAttrs = 1;
     cudaEvent_t begin, end;
     check(cudaEventCreate(&begin)), check(cudaEventCreate(&end));
     std::vector<float> ms(kRepeats);
@@ -173,7 +155,8 @@ void measure(const char* name, int num_blocks) {
         check(cudaMemset(p.places, 0xff, num_places));
         check(cudaMemset(p.counters, 0, num_counters));
         check(cudaEventRecord(begin));
-        check(cudaLaunchKernelEx(&config, exchange<kWidth, kBytes, kWay>, p));
+        const auto kernel = exchange<kWidth, kBytes, kWay>;
+        check(pybeam::cuda::launch_together(kernel, num_blocks, kThreads, 0, nullptr, p));
         check(cudaEventRecord(end)), check(cudaEventSynchronize(end));
         check(cudaEventElapsedTime(&own, begin, end));
     }

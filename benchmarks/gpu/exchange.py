@@ -27,7 +27,7 @@ def compiled(folder: Path) -> Path:
     """The program of `exchange.cu`, for GPUs of compute capability 9.0."""
     program = folder / "exchange"
     target = ["-gencode=arch=compute_90a,code=sm_90a", "-cudart=static"]
-    command = [toolkit() / "bin" / "nvcc", "-std=c++17", "-O3", *target, "-o", program, SOURCE]
+    command = [toolkit() / "bin" / "nvcc", "-std=c++20", "-O3", *target, "-o", program, SOURCE]
     subprocess.run(list(map(str, command)), check=True)
     return program
 

@@ -39,13 +39,13 @@ from pybeam.inspect.work import MACHINES, Network
 SOURCES = ROOT / "csrc" / "cuda"
 KERNEL = "decoder_layers"
 DTYPE, SOURCES_OF_STEP = "bfloat16", 1
-# until numbers that blocks have stored are there in all of them, by the numbers of a row: a turn of
-# `exchange.cu` took 1.34, 1.60 and 4.03 µs on an H100, of which its own code is some 0.4
-EXCHANGE_US = {256: 0.95, 1024: 1.2, 4096: 3.6}
+# until numbers that blocks have stored are there in all of them, by the numbers of a row: a turn of a program
+# from which `exchange.cu` was made took 1.34 and 1.60 µs on an H100, some 0.4 of it its own code by `sass`
+EXCHANGE_US = {256: 0.95, 1024: 1.2}
 # until the sums of blocks that share a product are there in the one block that adds them: a word went to
 # another block and back in 950 to 1,360 cycles on an H100
 SHARES_US = 0.34
-# until all blocks have met, as that barrier did
+# until all blocks have met: a barrier of 132 programs of Triton took as long on an H100
 MEETING_US = 1.12
 # kernels beside it: rows and plan, commit
 BOOKS = 2

@@ -57,7 +57,7 @@ __device__ void make_layers(const LayersParams& p, const Memory& memory, Choice<
     ring.begin();
     if (threadIdx.x <= kLogits) {
         const int product = threadIdx.x;
-        memory.products[product] = ProductAt(p, product, WeightRing<kPacks>::kChunk);
+        memory.products[product] = ProductAt(p, product);
     }
     find_tiles(p, memory);
     if (threadIdx.x == 0) {
@@ -132,7 +132,7 @@ LayersPlan plan_packs(const LayersParams& p, int num_blocks, int shared_bytes) {
     const int states = groups_of(p.width), inner = groups_of(p.inner_width);
     const int logits = std::min(groups_of(p.num_logits), kMaxGroups);
     // blocks that have the same chunk of the last product
-    const int chunks = static_cast<int>(chunks_of(p.width, p.inner_width));
+    const int chunks = chunks_of(p.width, p.inner_width);
     if (chunks > num_blocks) return {};
     const int step = num_blocks / chunks, shared = (p.width / kLines + step - 1) / step;
     const int most = std::max({groups_of(3 * p.width), states, inner, logits, shared});

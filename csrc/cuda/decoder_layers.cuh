@@ -114,23 +114,27 @@ inline int choice_slices(int num_logits, int num_blocks) {
 }
 
 // Numbers of a row in a chunk, where a warp has so many packs of it.
-constexpr int chunk_of(int packs) { return kThreads / 32 * kPack * packs; }
+__host__ __device__ constexpr int chunk_of(int packs) { return kThreads / 32 * kPack * packs; }
 // The packs of rows so wide, whose states are one chunk.
-constexpr int packs_of(int64_t width) {
+__host__ __device__ constexpr int packs_of(int width) {
     return width <= chunk_of(1) ? 1 : width <= chunk_of(2) ? 2 : 4;
 }
 
 // Blocks that share a product of such a depth: each has a chunk.
-constexpr int64_t chunks_of(int64_t width, int64_t depth) {
+__host__ __device__ constexpr int chunks_of(int width, int depth) {
     const int chunk = chunk_of(packs_of(width));
     return (depth + chunk - 1) / chunk;
 }
 
-// Numbers of the places of a layer for each row: those of its products, attentions included, and
-// sums of chunks in float32 if blocks share the last one.
-constexpr int64_t places_of_row(int64_t width, int64_t inner_width) {
-    const int64_t chunks = chunks_of(width, inner_width);
-    return kSpread * (9 * width + inner_width + (chunks > 1 ? 2 * chunks * width : 0));
+// Numbers of the places of a layer's products for each row, attentions included.
+__host__ __device__ constexpr int product_places(int width, int inner_width) {
+    return kSpread * (9 * width + inner_width);
+}
+
+// All of them: behind those there are sums of chunks in float32 if blocks share the last product.
+constexpr int places_of_row(int width, int inner_width) {
+    const int chunks = chunks_of(width, inner_width);
+    return product_places(width, inner_width) + (chunks > 1 ? kSpread * 2 * chunks * width : 0);
 }
 
 // Returns a plan of no blocks if these layers do not fit.

@@ -38,7 +38,7 @@ int64_t takes(const Tensor& like, int64_t num_rows, int64_t num_layers, int64_t 
     params.num_heads = static_cast<int>(num_heads);
     params.num_logits = static_cast<int>(num_logits);
     if (plan_for(params, like.device().index).num_blocks == 0) return 0;
-    return params.place_rows * places_of_row(params.width, inner_width);
+    return int64_t{params.place_rows} * places_of_row(params.width, params.inner_width);
 }
 
 // Checks arguments of a device, and gives their numbers.

@@ -250,8 +250,8 @@ class Products {
         ring_.leave(2);
     }
 
-    // Those of the groups behind others. If those are left early, the copy engine goes on
-    // meanwhile.
+    // The weights of the groups behind others. If those others are left early, the copy engine goes
+    // on meanwhile.
     __device__ Weights next_weights(const ProductAt& at, int group, int num_groups,
                                     bool leaves_early) {
         if (leaves_early) leave_pair_of_stages();

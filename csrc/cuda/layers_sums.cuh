@@ -14,7 +14,7 @@ class SharedSums {
                           int column)
         : at_(at),
           place_rows_(p.place_rows),
-          places_(places + kSpread * p.place_rows * (9 * p.width + p.inner_width)),
+          places_(places + p.place_rows * product_places(p.width, p.inner_width)),
           own_(2 * (row * kLines + column)) {}
 
     // Leaves the sum of this block's chunk for the block that finishes the columns.

@@ -24,10 +24,10 @@ struct alignas(16) ProductAt {
     float share;  // of a number in the mean of a row
     bool has_norm, adds;
 
-    __device__ ProductAt(const LayersParams& p, int product, int chunk_size)
+    __device__ ProductAt(const LayersParams& p, int product)
         : num_columns(columns_of(p, product)),
           depth(product == kInnerOut ? p.inner_width : p.width),
-          num_chunks((depth + chunk_size - 1) / chunk_size),
+          num_chunks(chunks_of(p.width, depth)),
           share(1.0f / depth),
           has_norm(product == kQkv || product == kQuery || product == kInner || product == kLogits),
           adds(!has_norm) {
