@@ -30,7 +30,7 @@ MIN_SOURCES, WARP_SOURCES = 64, 128
 WARP_SIZE = 32
 # live nodes that a program holds at a time, and of these one warp
 TILE_WORDS = 2048
-WARP_CELLS = 64
+WARP_CELLS = 32
 # rows of a beam that one warp commits
 WARP_ROWS = 32
 MAX_WARPS = 16
@@ -171,7 +171,7 @@ def _commit(
     sizes = (survivors.token.shape[1], tree.page.shape[0], *most, tree.path.shape[2])
     mask_words = tree.live_mask.shape[2]
     has_paths = mask_words == 0
-    block_rows = max(16, triton.next_power_of_2(tree.row_node.shape[1]))
+    block_rows = max(8, triton.next_power_of_2(tree.row_node.shape[1]))
     # a beam of few rows has few nodes
     block_cells = TILE_WORDS // 2 if has_paths else min(TILE_WORDS, 16 * block_rows)
     num_warps = max(4, block_rows // WARP_ROWS) if has_paths else block_cells // WARP_CELLS

@@ -10,20 +10,6 @@ from pybeam.triton_kernels.beam.columns import INT_TARGET_LENGTH
 
 
 @triton.jit
-def arrives_last(beams):
-    """Whether all programs of this launch have come here; each comes once."""
-    is_last = tl.num_programs(0) == 1
-    if tl.num_programs(0) > 1:
-        p_arrived = beams.ints + INT_TARGET_LENGTH
-        # every thread has written
-        tl.debug_barrier()
-        is_last = tl.atomic_add(p_arrived, 1) == tl.num_programs(0) - 1
-        if is_last:
-            tl.store(p_arrived, 0)
-    return is_last
-
-
-@triton.jit
 def arrive(beams, BLOCK: tl.constexpr):
     """Note that this program, which comes once, has read what the last one will overwrite.
 
@@ -31,7 +17,22 @@ def arrive(beams, BLOCK: tl.constexpr):
     """
     # every thread has read
     tl.debug_barrier()
-    o_one = tl.arange(0, BLOCK)
-    m_one = (o_one == 0) & (tl.num_programs(0) > 1)
-    p_arrived = beams.ints + INT_TARGET_LENGTH + o_one
-    return tl.where(m_one, tl.atomic_add(p_arrived, 1, mask=m_one, sem="release"), 0)
+    m_one = (tl.arange(0, BLOCK) == 0) & (tl.num_programs(0) > 1)
+    return tl.where(m_one, count_arrival(beams, m_one, BLOCK), 0)
+
+
+@triton.jit
+def count_arrival(beams, m_one, BLOCK: tl.constexpr, IS_RELEASE: tl.constexpr = True):
+    """Let the one thread of this mask say that the program is here. No release: it has changed nothing yet.
+
+    Returns how many came before, for that thread alone, and nothing waits before it uses the number.
+    """
+    p_arrived = beams.ints + INT_TARGET_LENGTH + tl.arange(0, BLOCK)
+    return tl.atomic_add(p_arrived, 1, mask=m_one, sem="release" if IS_RELEASE else "relaxed")
+
+
+@triton.jit
+def clear_arrivals(beams, m_last, BLOCK: tl.constexpr):
+    """Let the one thread of this mask, if there is one, count from 0 again."""
+    p_arrived = beams.ints + INT_TARGET_LENGTH + tl.arange(0, BLOCK)
+    tl.store(p_arrived, 0, mask=m_last)

@@ -19,6 +19,7 @@ from pybeam.triton_kernels.beam.columns import (
     FINISHED_NODE,
     FINISHED_SCORE,
     FLOAT_ALPHA,
+    FLOAT_BEST_FINISHED,
     FLOAT_CAP,
     FLOAT_CUT_LENGTH_OFFSET,
     FLOAT_OFFSET,
@@ -27,8 +28,14 @@ from pybeam.triton_kernels.beam.columns import (
     INT_DEPTH,
     INT_ENDED_ONLY,
     INT_MAX_LENGTH,
+    INT_NUM_ENTRIES,
+    INT_NUM_FINISHED,
+    INT_NUM_FOUND,
+    INT_NUM_ROWS,
     INT_PREFIX_LENGTH,
     INT_SCORED_FROM,
+    INT_STOP_AT,
+    INT_WIDTH,
     NUM_FINISHED,
     NUM_FLOATS,
     NUM_INTS,
@@ -46,6 +53,15 @@ class Finished(NamedTuple):
     num_places: tl.tensor
 
 
+class Scratch(NamedTuple):
+    """Room for lists of `keep_best`, and for the places of live nodes; see `inherit`."""
+
+    ints: tl.tensor
+    floats: tl.tensor
+    num_places: tl.tensor
+    place: tl.tensor
+
+
 class Step(NamedTuple):
     """All that a step of beams reads and changes, of all sources."""
 
@@ -55,6 +71,38 @@ class Step(NamedTuple):
     eos_token: tl.tensor  # the tokens of survivors as they were before all that end became one
     numbers: tl.tuple
     max_finished: tl.tensor
+
+
+class Beam(NamedTuple):
+    """A beam as it was before a step. All of it is loaded together, before anything waits."""
+
+    num_rows: tl.tensor
+    depth: tl.tensor
+    num_finished: tl.tensor
+    num_found: tl.tensor
+    best_score: tl.tensor  # of those found
+    width: tl.tensor
+    stop_at: tl.tensor
+    moves: tl.tensor  # an empty slot may be named many times and stays as it is
+    is_cut: tl.tensor  # whether a row has no room for another token when this step is done
+
+
+@triton.jit
+def beam_of(beams, i_slot):
+    p_ints, p_floats = beams.ints + i_slot * NUM_INTS, beams.floats + i_slot * NUM_FLOATS
+    depth = tl.load(p_ints + INT_DEPTH)
+    num_tokens = depth + 1 - tl.load(p_ints + INT_PREFIX_LENGTH)
+    return Beam(
+        tl.load(p_ints + INT_NUM_ROWS),
+        depth,
+        tl.load(p_ints + INT_NUM_FINISHED),
+        tl.load(p_ints + INT_NUM_FOUND),
+        tl.load(p_floats + FLOAT_BEST_FINISHED),
+        tl.load(p_ints + INT_WIDTH),
+        tl.load(p_ints + INT_STOP_AT),
+        tl.load(p_ints + INT_NUM_ENTRIES) > 0,
+        num_tokens >= tl.load(p_ints + INT_MAX_LENGTH),
+    )
 
 
 @triton.jit
@@ -86,13 +134,6 @@ def final_score(p_floats, score, num_tokens, is_ended):
 def next_length(p_ints):
     """Tokens of a row that count in n when this step is done."""
     return tl.load(p_ints + INT_DEPTH) + 1 - tl.load(p_ints + INT_SCORED_FROM)
-
-
-@triton.jit
-def is_cut(p_ints):
-    """Whether a row has no room for another token when this step is done."""
-    num_tokens = tl.load(p_ints + INT_DEPTH) + 1 - tl.load(p_ints + INT_PREFIX_LENGTH)
-    return num_tokens >= tl.load(p_ints + INT_MAX_LENGTH)
 
 
 @triton.jit

@@ -6,17 +6,12 @@ import triton.language as tl
 from pybeam.contracts import Certificate, Finishing, Top
 from pybeam.triton_kernels.beam.columns import (
     FINISHED_FINAL,
-    FLOAT_BEST_FINISHED,
     FLOAT_CUT_LENGTH_OFFSET,
     INT_CERTIFIED,
     INT_MAX_LENGTH,
-    INT_NUM_FINISHED,
-    INT_NUM_FOUND,
     INT_PREFIX_LENGTH,
     INT_SCORED_FROM,
-    INT_STOP_AT,
     INT_TOP_HAS_ENDED,
-    INT_WIDTH,
     NUM_FINISHED,
     STOP_EMPTY_BEAM,
     STOP_ERROR,
@@ -33,7 +28,6 @@ from pybeam.triton_kernels.beam.finish import (
     endings,
     final_score,
     finish_ranks,
-    is_cut,
     keep_best,
     lines_of,
     next_length,
@@ -108,15 +102,14 @@ def is_certified(
 
 
 @triton.jit
-def stop_reason(p_ints, has_nan, num_found, num_rows, tops, is_sure, IS_BOUND: tl.constexpr):
+def stop_reason(beam, has_nan, num_found, num_rows, tops, is_sure, IS_BOUND: tl.constexpr):
     """Return why a source stops, or that it is running."""
-    reason = tl.where(is_cut(p_ints), STOP_MAX_LENGTH, STOP_RUNNING)
+    reason = tl.where(beam.is_cut, STOP_MAX_LENGTH, STOP_RUNNING)
     reason = tl.where(num_rows == 0, STOP_EMPTY_BEAM, reason)
     reason = tl.where(is_sure, STOP_OPTIMAL if IS_BOUND else STOP_HEURISTIC, reason)
     reason = tl.where(tops, STOP_TOP_FINISHED, reason)
-    stop_at = tl.load(p_ints + INT_STOP_AT)
-    by_count = tl.where(stop_at < tl.load(p_ints + INT_WIDTH), STOP_N_BEST, STOP_WIDTH)
-    reason = tl.where(num_found >= stop_at, by_count, reason)
+    by_count = tl.where(beam.stop_at < beam.width, STOP_N_BEST, STOP_WIDTH)
+    reason = tl.where(num_found >= beam.stop_at, by_count, reason)
     return tl.where(has_nan, STOP_ERROR, reason)
 
 
@@ -124,9 +117,10 @@ def stop_reason(p_ints, has_nan, num_found, num_rows, tops, is_sure, IS_BOUND: t
 def decide(
     step,
     listed,
+    beam,
+    has_nan,
     i_slot,
-    first,
-    count,
+    ranks,  # see `ranks_of`
     num_rows,
     FINISHING: tl.constexpr,
     KEEPS_BEST: tl.constexpr,
@@ -136,39 +130,35 @@ def decide(
 ):
     """Let the first survivors finish, and decide whether the search is over.
 
-    Returns the reason to stop, and how many hypotheses are listed.
+    Returns the reason to stop, how many hypotheses are listed, and what they make of the beam: how many it
+    keeps, how many it has found, and the best score.
     """
-    p_ints, p_floats, table = lines_of(step.beams, i_slot, step.max_finished)
-    num_before = tl.minimum(tl.load(p_ints + INT_NUM_FINISHED), step.max_finished)
-    width = tl.load(p_ints + INT_WIDTH)
-    has_nan = tl.load(step.survivors.has_nan + tl.program_id(0)) != 0
+    p_ints, _, table = lines_of(step.beams, i_slot, step.max_finished)
+    num_before = tl.minimum(beam.num_finished, step.max_finished)
+    first, count = ranks
     num_leading = first
     if KEEPS_BEST:
         for start in range(0, num_before, CHUNK):
             o_old = start + tl.arange(0, CHUNK)
             copy_finished(listed, table, o_old, o_old, o_old < num_before)
     elif FINISHING == REFILL:
-        num_leading = tl.minimum(first, width - num_before)
-    best_score = tl.load(p_floats + FLOAT_BEST_FINISHED)
+        num_leading = tl.minimum(first, beam.width - num_before)
     num_listed, best_score = finish_ranks(
-        step, listed, i_slot, 0, num_leading, num_before, best_score, False, CHUNK
+        step, listed, i_slot, 0, num_leading, num_before, beam.best_score, False, CHUNK
     )
-    num_found = tl.load(p_ints + INT_NUM_FOUND) + num_listed - num_before
+    num_found = beam.num_found + num_listed - num_before
     num_finished = num_listed
     if KEEPS_BEST:
-        num_finished = tl.minimum(num_listed, width)
+        num_finished = tl.minimum(num_listed, beam.width)
         keep_best(table, listed, num_listed, num_finished, CHUNK)
     tops, is_sure = has_nan, has_nan
     if TOP != TOP_IGNORED:
         tops = is_topped(step, p_ints, first, count, num_found, TOP == TOP_EVER)
-    # every thread sees the finished hypotheses, and has read what is overwritten now
-    tl.debug_barrier()
     if CERTIFICATE != NO_CERTIFICATE:
+        # every thread sees the finished hypotheses
+        tl.debug_barrier()
         is_sure = is_certified(
             step, i_slot, first, count, num_finished, CERTIFICATE == CURRENT, CHUNK
         )
-    tl.store(p_ints + INT_NUM_FINISHED, num_finished)
-    tl.store(p_ints + INT_NUM_FOUND, num_found)
-    tl.store(p_floats + FLOAT_BEST_FINISHED, best_score)
-    reason = stop_reason(p_ints, has_nan, num_found, num_rows, tops, is_sure, CERTIFICATE == BOUND)
-    return reason, num_listed
+    reason = stop_reason(beam, has_nan, num_found, num_rows, tops, is_sure, CERTIFICATE == BOUND)
+    return reason, num_listed, num_finished, num_found, best_score

@@ -45,7 +45,17 @@ def inherit(
         )
     else:
         num_kept = inherit_masks(
-            tree, survivors, numbers, span, i_slot, num_live, num_free, MASK_WORDS, BLOCK_CELLS
+            tree,
+            survivors,
+            numbers,
+            span,
+            rows,
+            i_slot,
+            num_live,
+            num_free,
+            MASK_WORDS,
+            BLOCK_ROWS,
+            BLOCK_CELLS,
         )
     num_free = tl.minimum(num_free + num_live - num_kept, numbers.max_free)
     room = tl.minimum(numbers.max_nodes - num_nodes, numbers.max_live - num_kept)

@@ -29,12 +29,19 @@ LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
 @triton.jit
-def span_of(survivors, numbers):
-    """Return where the survivors of a source that become rows begin, and how many there are."""
+def ranks_of(survivors, numbers):
+    """Return how many survivors of a source have finished, and how many there are."""
     i_source = tl.program_id(0)
-    first = tl.maximum(tl.load(survivors.num_finished + i_source), 0)
-    num_rows = tl.minimum(tl.load(survivors.count + i_source), numbers.capacity) - first
-    return i_source.to(tl.int64) * numbers.capacity + first, tl.minimum(num_rows, numbers.max_rows)
+    first = tl.load(survivors.num_finished + i_source)
+    return first, tl.minimum(tl.load(survivors.count + i_source), numbers.capacity)
+
+
+@triton.jit
+def span_of(numbers, ranks):
+    """Return where the survivors of a source that become rows begin, and how many there are."""
+    first, count = tl.maximum(ranks[0], 0), ranks[1]
+    p_first = tl.program_id(0).to(tl.int64) * numbers.capacity + first
+    return p_first, tl.minimum(count - first, numbers.max_rows)
 
 
 @triton.jit
@@ -58,7 +65,8 @@ def survivors_anew(survivors, numbers, o_row):
 
     The span is loaded, too: else the compiler would keep all that follows from it.
     """
-    return survivors_at(survivors, numbers, span_of(survivors, numbers), o_row)
+    span = span_of(numbers, ranks_of(survivors, numbers))
+    return survivors_at(survivors, numbers, span, o_row)
 
 
 @triton.jit
