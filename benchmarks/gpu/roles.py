@@ -19,7 +19,7 @@ START_US, LOAD_US = 0.7, 0.5
 # of a kernel of one beam of 5 in 3 layers of 256, as `code_time` estimates it: a tenth above 2026-11-28
 CODE_US = {
     "read_kernel": 2.4,
-    "commit_kernel": 4.2,
+    "commit_kernel": 2.9,
     "embed_norm_kernel": 2.0,
     "add_norm_kernel": 1.9,
     "product_kernel": 2.2,
