@@ -16,8 +16,19 @@ OFFSET = tl.constexpr(8)
 
 
 @triton.jit
-def stored_tile(p_weight, begin, num_lines, depth, GROUPS: tl.constexpr, PACKS: tl.constexpr):
-    """Load [LINES, PACKS, GROUPS, what four lanes read at once] of weights as they lie in memory."""
+def stored_tile(
+    p_weight,
+    begin,
+    num_lines,
+    depth,
+    GROUPS: tl.constexpr,
+    PACKS: tl.constexpr,
+    IS_STREAM: tl.constexpr,
+):
+    """Load [LINES, PACKS, GROUPS, what four lanes read at once] of weights as they lie in memory.
+
+    A stream is the first to leave the L2.
+    """
     IS_INT4: tl.constexpr = p_weight.dtype.element_ty == tl.int32
     EIGHTS: tl.constexpr = 4 if IS_INT4 else 2
     SIZE: tl.constexpr = LANES * 16 // p_weight.dtype.element_ty.primitive_bitwidth * 8
@@ -29,6 +40,8 @@ def stored_tile(p_weight, begin, num_lines, depth, GROUPS: tl.constexpr, PACKS: 
     m_weight = (o_line < num_lines)[:, None, :, None] & (o_weight < size)
     # the order of axes, as in `product.tile_of_lines`
     p_tile = tl.max_contiguous(p_line + o_weight, [4, 2, 1, SIZE])
+    if IS_STREAM:
+        return tl.load(p_tile, mask=m_weight, other=0, eviction_policy="evict_first")
     return tl.load(p_tile, mask=m_weight, other=0)
 
 

@@ -31,9 +31,20 @@ PACK = tl.constexpr(32)
 
 @triton.jit
 def tile_of_lines(
-    p_x, begin, num_lines, o_depth, depth, stride, GROUPS: tl.constexpr, IS_OPERAND: tl.constexpr
+    p_x,
+    begin,
+    num_lines,
+    o_depth,
+    depth,
+    stride,
+    GROUPS: tl.constexpr,
+    IS_OPERAND: tl.constexpr,
+    IS_STREAM: tl.constexpr = False,
 ):
-    """Load [LINES, packs, GROUPS, EIGHTS, PACK] of lines that begin at `begin`; what is not there is 0."""
+    """Load [LINES, packs, GROUPS, EIGHTS, PACK] of lines that begin at `begin`; what is not there is 0.
+
+    A stream is the first to leave the L2.
+    """
     o_line = begin + tl.arange(0, GROUPS)[None, :] * LINES + tl.arange(0, LINES)[:, None]
     m_line = (o_line < num_lines)[:, None, :, None, None]
     p_line = p_x + o_line.to(tl.int64)[:, None, :, None, None] * stride
@@ -44,7 +55,10 @@ def tile_of_lines(
         # side by side, which is 1 for all but the last, and decides such ties forwards, but from 3.8 on
         # backwards. A load goes along the last axis alone, so what is said of others is only their order.
         p_tile = tl.max_contiguous(p_tile, [4, 2, 1, 1, PACK])
-    return tl.load(p_tile, mask=m_line & (o_depth < depth), other=0.0)
+    m_tile = m_line & (o_depth < depth)
+    if IS_STREAM:
+        return tl.load(p_tile, mask=m_tile, other=0.0, eviction_policy="evict_first")
+    return tl.load(p_tile, mask=m_tile, other=0.0)
 
 
 @triton.jit
@@ -108,6 +122,7 @@ def product_kernel(
     PARTS: tl.constexpr,
     PACKS: tl.constexpr,
     EIGHTS: tl.constexpr,
+    IS_STREAM: tl.constexpr,
 ):
     first_row, first_column = tl.program_id(1) * ROWS, tl.program_id(0) * COLUMNS
     o_row, o_column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
@@ -118,9 +133,9 @@ def product_kernel(
     GROUPS: tl.constexpr = COLUMNS // LINES
     b_weight_scale = 0.0
     if EIGHTS == 1:
-        b_weight = tile_of_lines(p_weight, *lines, o_depth, depth, depth, GROUPS, True)
+        b_weight = tile_of_lines(p_weight, *lines, o_depth, depth, depth, GROUPS, True, IS_STREAM)
     else:
-        b_weight = stored_tile(p_weight, *lines, depth, GROUPS, PACKS)
+        b_weight = stored_tile(p_weight, *lines, depth, GROUPS, PACKS, IS_STREAM)
     if EIGHTS == 4:
         b_weight_scale = scales_of_groups(p_weight_scale, *lines, depth, GROUPS, PACKS)
     if EIGHTS == 2:
@@ -178,6 +193,10 @@ MAX_NORMED_DEPTH = 1024
 # of 256 and slower at 1,024, and it was slower for a vocabulary. float32 was not timed.
 PROGRAMS = 132
 
+
+# Weights of a matrix of so many bytes are those of a model that no L2 holds. They would push what is read
+# again out of it: the code of kernels, keys, values and tables.
+STREAM_BYTES = 1 << 20
 
 # a matrix [out, in], or what `pybeam.backends.narrow.stored` gives of one in 8 or 4 bits
 Weight = Tensor | tuple[Tensor, Tensor]
@@ -282,6 +301,7 @@ def product(
             PARTS=num_warps,
             PACKS=num_packs,
             EIGHTS=eights,
+            IS_STREAM=own.nbytes >= STREAM_BYTES,
             num_warps=num_warps,
         )
     return y

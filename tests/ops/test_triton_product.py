@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -87,6 +89,17 @@ def test_compiled_well(shape, kind, capability):
     assert assembly.stack == assembly.local == 0
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.parametrize("num_columns", [256, 4096])
+def test_large_matrices_are_the_first_to_leave_the_cache(num_columns, kind):
+    """Those of a model that no L2 holds, and no others: they would be read from memory in the next step."""
+    assembly = assemble(launch_of(5, num_columns, 1024, False, kind), 90)
+    num_streamed, num_read = assembly.count(r"LDG\.E\.EF"), assembly.count(r"LDG\.E\S*\.128")
+    assert (num_streamed > 0) == (num_columns == 4096)
+    # rows stay, and so does what they are added to
+    assert num_streamed < num_read
+
+
 @pytest.mark.slow
 @pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("kind", ["bfloat16", "int8", "int4", "float8"])
@@ -95,12 +108,12 @@ def test_weights_go_straight_to_tensor_cores(shape, kind):
     """All loads come first, weights before others; no operand passes through shared memory or other lanes."""
     assembly = assemble(launch_of(*shape, kind), 90)
     texts = [text for _, text in assembly.code]
-    first = {
-        name: next(i for i, text in enumerate(texts) if name in text)
-        for name in ("LDG.E.128", "ACQBULK", "HMMA", "STS")
-    }
-    last_read = max(i for i, text in enumerate(texts) if "LDG.E.128" in text)
-    assert first["LDG.E.128"] < first["ACQBULK"] < last_read < min(first["HMMA"], first["STS"])
+    reads = [i for i, text in enumerate(texts) if re.search(r"LDG\.E\S*\.128", text)]
+    waits, multiplies, leaves = (
+        next(i for i, text in enumerate(texts) if name in text)
+        for name in ("ACQBULK", "HMMA", "STS")
+    )
+    assert reads[0] < waits < reads[-1] < min(multiplies, leaves)
     # sums of parts pass through it, operands would take 16 KB and more
     assert assembly.shared <= 16 * 1024
     if kind != "bfloat16":
