@@ -14,6 +14,7 @@ struct LeftByBlocks {
     static_assert(kChoiceGroups == kGroups);
     static constexpr int kTotalLanes = kWarpSize, kTotalsAtOnce = 5;
     static constexpr int kGroupVectors = kMaxGroups;
+    static constexpr bool kKnowsBans = true;
     const LayersParams& p;
     const ChoiceParts& parts;
 
@@ -28,6 +29,10 @@ struct LeftByBlocks {
 
     __device__ const Peaks* peaks_of(int64_t entry) const {
         return reinterpret_cast<const Peaks*>(p.choice.peaks) + entry * num_slices() * kSlicePeaks;
+    }
+
+    __device__ static Peaks load_peaks(const Peaks* first, int slice) {
+        return first[slice * kSlicePeaks];
     }
 
     __device__ float& peak_of(int64_t entry, int group) const {

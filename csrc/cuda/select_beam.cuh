@@ -27,10 +27,32 @@ struct BeamMemory {
 // How many numbers of a bin are compared with a bound: one for each thread, or two.
 __device__ inline int bins_in_use(int wanted) { return 4 * wanted <= kThreads ? kThreads : kBins; }
 
-// The largest finite number that at least `wanted` of the bins reach; the least finite number if
-// fewer do. Others than the first `num_used` bins are 0. `least` is the largest number before.
-__device__ inline float bin_bound(const uint32_t* bin, int num_bins, int num_used, int wanted,
-                                  uint32_t& least) {
+// More bins than so many take longer to be compared with one another than a bound to be searched
+// for.
+constexpr int kFewBins = 64;
+// The search leaves out the bits below, 2^-11 of a number: what is a little less is a bound, too.
+constexpr int kLastBit = 12;
+
+// The largest number that `wanted` of the bins reach, but for its last bits; 0: there are fewer. Its
+// code stands beside that of narrow beams, which do not run it.
+[[gnu::noinline]] __device__ inline uint32_t searched_bound(const uint32_t* bin, int num_bins,
+                                                          int wanted) {
+    const bool has_two = num_bins > kThreads;
+    const uint32_t first = bin[threadIdx.x], second = has_two ? bin[kThreads + threadIdx.x] : 0;
+    uint32_t found = 0;
+#pragma unroll 1
+    for (uint32_t bit = 1u << 31; bit >= 1u << kLastBit; bit >>= 1) {
+        int num_reaching = __syncthreads_count(first >= (found | bit));
+        if (has_two) num_reaching += __syncthreads_count(second >= (found | bit));
+        if (num_reaching >= wanted) found |= bit;
+    }
+    return found;
+}
+
+// The same, with all bits. Each bin is compared with the first ones, and the others are 0. `least` is
+// 2^32 - 1 before.
+__device__ inline uint32_t compared_bound(const uint32_t* bin, int num_bins, int num_used,
+                                          int wanted, uint32_t& least) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < num_bins; i += kThreads) {
         const uint32_t own = bin[i];
@@ -43,8 +65,21 @@ __device__ inline float bin_bound(const uint32_t* bin, int num_bins, int num_use
         if (num_above < wanted) atomicMin(&least, own);
     }
     __syncthreads();
+    return least;
+}
+
+// A finite number that at least `wanted` of the bins reach, and few others; the least finite number
+// if fewer do. Others than the first `num_used` bins are 0. `least` is 2^32 - 1 before.
+__device__ inline float bin_bound(const uint32_t* bin, int num_bins, int num_used, int wanted,
+                                  uint32_t& least) {
+    uint32_t bound;
+    if (num_used > kFewBins) {
+        bound = searched_bound(bin, num_bins, wanted);
+    } else {
+        bound = compared_bound(bin, num_bins, num_used, wanted, least);
+    }
     constexpr uint32_t kLeastOrdered = 0x00800000u;  // of a finite number
-    return float_from_ordered(max(least, kLeastOrdered));
+    return float_from_ordered(max(bound, kLeastOrdered));
 }
 
 // The candidates of one beam. A block computes all of this together. `Left` is `LeftBySlices`, or
@@ -59,10 +94,11 @@ struct Beam {
     int num_entries;
     int wanted;
     int limit;
-    int num_bins;
-    int row_bins;
     bool forced;
     bool bans;
+    int num_banned;  // peaks of a row that may be of tokens that may not be chosen
+    int num_bins;
+    int row_bins;
 
     __device__ Beam(const SelectParams& params, const Left& left, const Span& span,
                     BeamMemory& shared)
@@ -74,10 +110,11 @@ struct Beam {
           num_entries(span.end - span.begin),
           wanted(beam_limit(params, span.beam)),
           limit(row_limit(params, span.beam)),
-          num_bins(bins_in_use(wanted)),
-          row_bins(max(min(limit, num_bins / max(num_entries, 1)), 1)),
           forced(is_forced(params, span.beam)),
-          bans(bans_eos(params, span.beam)) {}
+          bans(bans_eos(params, span.beam)),
+          num_banned(bans && !Left::kKnowsBans ? params.eos.count : 0),
+          num_bins(bins_in_use(wanted + num_banned * num_entries)),
+          row_bins(max(min(limit + num_banned, num_bins / max(num_entries, 1)), 1)) {}
 
     // Few beams have more entries than there is room for in shared memory.
     __device__ Entry& entry_of(int i) const {
@@ -146,7 +183,7 @@ struct Beam {
 #pragma unroll
             for (int at = 0; at < kAtOnce; ++at) {
                 const int place = first + at * kWarps;
-                if (place < all) loaded[at] = peaks[place * kSlicePeaks];
+                if (place < all) loaded[at] = left.load_peaks(peaks, place);
             }
 #pragma unroll 1
             for (int place = first; place < min(first + kAtOnce * kWarps, all); place += kWarps) {
@@ -184,10 +221,11 @@ struct Beam {
         });
         __syncthreads();
         const int num_used = min(num_entries * row_bins, num_bins);
-        const float bound = bin_bound(memory.bin, num_bins, num_used, wanted, memory.bound);
+        const int least = wanted + num_banned * num_entries;
+        const float bound = bin_bound(memory.bin, num_bins, num_used, least, memory.bound);
         // few bins: then each row keeps to its own limit
-        const bool has_few =
-            bound == kLeastFinite && row_bins == limit && num_entries * row_bins <= num_bins;
+        const bool has_few = bound == kLeastFinite && row_bins == limit + num_banned &&
+                             num_entries * row_bins <= num_bins;
 #pragma unroll 1
         for (int i = threadIdx.x; i < num_entries; i += kThreads) {
             uint32_t least = 0xffffffffu;

@@ -79,6 +79,7 @@ struct LeftBySlices {
     static constexpr int kTotalLanes = 8;    // that share the totals of a row
     static constexpr int kTotalsAtOnce = 1;  // that a lane loads
     static constexpr int kGroupVectors = 2 * kVectors;
+    static constexpr bool kKnowsBans = true;  // no peak is of a token that the beam may not choose
     Scratch scratch;
 
     __device__ explicit LeftBySlices(const SelectParams& p) : scratch(p) {}
@@ -86,6 +87,10 @@ struct LeftBySlices {
     __device__ int num_slices() const { return scratch.num_slices; }
     __device__ int num_totals() const { return scratch.num_slices; }
     __device__ const Peaks* peaks_of(int64_t entry) const { return scratch.peaks_of(entry, 0); }
+    // Those of a slice of a beam whose first ones are given.
+    __device__ static Peaks load_peaks(const Peaks* first, int slice) {
+        return first[slice * kSlicePeaks];
+    }
     __device__ Total total_of(int64_t entry, int i) const { return scratch.total_of(entry, i); }
     __device__ int32_t row_of(int64_t entry) const { return scratch.row[entry]; }
 
