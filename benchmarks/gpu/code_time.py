@@ -53,7 +53,8 @@ START_US, CYCLES_PER_US = 1.1, 1980.0
 LINE_CYCLES = {("example", 1): 5, ("example", 64): 15, ("widened", 1): 15, ("widened", 64): 35}
 # of a multiprocessor
 REGISTERS, WARPS, SHARED_BYTES, MOST_PROGRAMS, SCHEDULERS = 65536, 64, 227 << 10, 32, 4
-SELECT, THREADS = "pybeam::cuda::select_kernel", 256
+SELECT, PEAKED = "pybeam::cuda::select_kernel", "pybeam::cuda::select_peaked_kernel"
+THREADS = 256
 # the H200 has timed earlier kernels
 GPUS = {"H100": "nvidia-h100-80gb-hbm3"}
 
@@ -183,31 +184,39 @@ def phases(kernel: Kernel) -> dict[str, float]:
 
 
 def compile_select(folder: Path) -> None:
-    """Write select.cubin to the folder, with the lines of its source."""
+    """Write select.cubin and select_peaked.cubin to the folder, with the lines of their sources."""
     target = "-gencode=arch=compute_90a,code=sm_90a"
     command = ["nvcc", "-std=c++20", "-O3", "-lineinfo", "-cubin", target, "-o"]
-    source = ROOT / "csrc" / "cuda" / "select.cu"
-    subprocess.run([*command, str(folder / "select.cubin"), str(source)], check=True)
+    for name in ("select", "select_peaked"):
+        source = ROOT / "csrc" / "cuda" / f"{name}.cu"
+        subprocess.run([*command, str(folder / f"{name}.cubin"), str(source)], check=True)
 
 
-def select_of(case: tuple[str, int, int], folder: Path) -> Kernel:
-    """The selection in CUDA C++; `folder` has select.cubin."""
+def select_of(case: tuple[str, int, int], folder: Path, from_peaks: bool = False) -> Kernel:
+    """The selection in CUDA C++; `folder` has its cubin."""
     network, num_beams, width = case
     vocabulary = NETWORKS[network]["vocab_size"]
-    cubin = folder / "select.cubin"
-    times = emulated_lines.of_select(num_beams, vocabulary, folder)
+    cubin = folder / ("select_peaked.cubin" if from_peaks else "select.cubin")
+    if from_peaks:
+        times = emulated_lines.of_peaks(vocabulary, folder)
+    else:
+        times = emulated_lines.of_select(num_beams, vocabulary, folder)
     codes = sass.disassembled(cubin)
-    variant = times.kernel[times.kernel.index("select_kernel") :]
+    # the part of its name that no compiler makes up
+    variant = times.kernel[times.kernel.index("select_") :]
     [name] = [name for name in codes if name.endswith(variant)]
     usage = aot._cuobjdump("-res-usage", cubin)
     found = re.search(rf"{name}.*?REG:(\d+).*?SHARED:(\d+)", usage, re.S)
-    [vectors] = re.findall(r"ELi(\d)E", name)
     assert found is not None, usage
-    # a vector has 8 numbers of 16 bits
-    slices = math.ceil(vocabulary / (THREADS * 8 * int(vectors)))
+    num_blocks = num_beams
+    if not from_peaks:
+        [vectors] = re.findall(r"ELi(\d)E", name)
+        # a vector has 8 numbers of 16 bits
+        slices = math.ceil(vocabulary / (THREADS * 8 * int(vectors)))
+        num_blocks += bucket(num_beams * width) * slices
     return Kernel(
-        SELECT,
-        bucket(num_beams * width) * slices + num_beams,
+        PEAKED if from_peaks else SELECT,
+        num_blocks,
         THREADS // 32,
         *map(int, found.groups()),
         codes[name],
@@ -281,8 +290,17 @@ def rows_of(
             row |= {"constants, µs": round(us, 2)}
         yield row
         if kernel.name == SELECT:
-            for phase, us in phases(kernel).items():
-                yield {"case": f"select, {row['case']}", "system": phase, "µs": us}
+            yield from by_phase(kernel, f"select, {row['case']}")
+    if not is_measured:
+        # behind a product that leaves peaks
+        kernel = select_of(case, folder, from_peaks=True)
+        yield {"case": f"peaks, {title}", "system": kernel.name} | kernel.row()
+        yield from by_phase(kernel, f"select from peaks, {title}")
+
+
+def by_phase(kernel: Kernel, case: str) -> Iterator[dict]:
+    for phase, us in phases(kernel).items():
+        yield {"case": case, "system": phase, "µs": us}
 
 
 def summary(rows: list[dict]) -> Iterator[dict]:

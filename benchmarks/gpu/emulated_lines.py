@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.emulated_lines LIBRARY VOCABULARY [BEAMS]
 
-runs the emulation of `select` in LIBRARY for one of so many beams of 5, as a step asks for it; without BEAMS
-that of `decoder_layers`, for one small layer. gcov's counts are written when it ends.
+runs the emulation of `select` in LIBRARY for one of so many beams of 5, as a step asks for it, or with 0 BEAMS
+that of `select_peaked` for one; without BEAMS that of `decoder_layers`, for one small layer. gcov's counts are
+written when it ends.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SELECT = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
 LAYERS = ROOT / "tests" / "ops" / "cuda_resident" / "layers.cpp"
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-w", "-O0", "--coverage", "-U_FORTIFY_SOURCE")
 WIDTH = 5
+# of `peaked_product` where rows are few, and there are many columns
+TILE_COLUMNS = 128
 
 
 class Lines:
@@ -46,7 +49,7 @@ class Lines:
         self.kernel = ""
         for file in files:
             names = [one["name"] for one in file["functions"] if one["execution_count"]]
-            found = [name for name in names if re.search(r"\d+select_kernel.*SelectParamsE$", name)]
+            found = [name for name in names if re.search(r"\d+select_\w*kernel.*ParamsE$", name)]
             self.kernel = found[0] if found else self.kernel
             name = Path(file["file"]).name
             # last comes the variant that has run, and where a lambda begins the function around it
@@ -105,6 +108,11 @@ def of_select(num_beams: int, vocab_size: int, folder: Path) -> Lines:
     return _counted(SELECT, folder, vocab_size, num_beams)
 
 
+def of_peaks(vocab_size: int, folder: Path) -> Lines:
+    """The lines of `select_peaked` for a beam among random logits; as `of_select`."""
+    return of_select(0, vocab_size, folder)
+
+
 def of_layers(vocab_size: int, folder: Path) -> Lines:
     """The lines of `decoder_layers` for random logits of one beam; as `of_select`."""
     return _counted(LAYERS, folder, vocab_size)
@@ -128,10 +136,9 @@ def _counted(source: Path, folder: Path, *numbers: int) -> Lines:
 
 
 def run_select(library: str, vocab_size: int, num_beams: int) -> None:
-    from support.cuda_on_cpu import Emulated
+    from support.cuda_on_cpu import Emulated, Peaked, declared
 
-    kernel = ctypes.CDLL(library)
-    kernel.select_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    kernel = declared(ctypes.CDLL(library))
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(bucket(WIDTH), vocab_size, generator=generator)
     offset = torch.tensor([0, WIDTH], dtype=torch.int32)
@@ -140,11 +147,15 @@ def run_select(library: str, vocab_size: int, num_beams: int) -> None:
         capacity=2 * WIDTH,
         eos_ids=(2,),
         finishing=int(Finishing.REFILL),
-        ban_eos=torch.ones(1, dtype=torch.bool),
+        # who has peaks looks for more of them behind a ban, which few steps have
+        ban_eos=torch.full((1,), num_beams > 0),
     )
     score = -torch.rand(WIDTH, generator=generator)
-    # one beam takes the variant of many, if it finds so few multiprocessors
-    backend = Emulated(kernel, max(1, MULTIPROCESSORS // num_beams), runs_backwards=False)
+    backend: Emulated | Peaked = Peaked(kernel, TILE_COLUMNS, runs_backwards=False)
+    if num_beams:
+        # one beam takes the variant of many, if it finds so few multiprocessors
+        backend = Emulated(kernel, max(1, MULTIPROCESSORS // num_beams), runs_backwards=False)
+    # rows behind the last entry are padding
     backend.select(logits.bfloat16(), score, offset, width, options)
 
 

@@ -19,7 +19,7 @@ _ROLE_OF = {
     "product": r"\b_?(scaled_|add)?mm\b|_addmm|linear|product|gemm|nvjet|cutlass|splitK|Memset|_layers_",
     "attention": r"attention",
     "norm": r"_norm",
-    "select": r"\bselect_kernel",
+    "select": r"\bselect_\w*kernel",
     "books": r"\b(plan|read|inherit|inherit_paths|commit|append|release|report|accept)_\w*kernel",
     "other": r"",
 }

@@ -1,8 +1,9 @@
-"""The laws where one launch does a decoder's layers, and selects the survivors where nothing is in between.
+"""The laws where one launch does a decoder's layers, and selects the survivors where nothing is in between;
+and where the output layer leaves peaks, from which survivors are selected.
 
-The launch is an operator that only an extension with CUDA has. One of plain torch stands for it here, which
-reads the same table of addresses and the same arguments, beside the reference. `test_decoder_layers.py` runs
-the kernel itself. An axis has the values that decide what is asked of the launch.
+These launches are operators that only an extension with CUDA has. Some of plain torch stand for them here,
+which read the same arguments, beside the reference. `test_decoder_layers.py`, `test_peaked_product.py` and
+`test_select_peaked.py` run the kernels themselves. An axis has the values that decide what is asked of them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from law.array import CoveringArray
 from law.case import Case
 from law.laws import assert_laws
 from pybeam import backends
-from pybeam.models.transformer import one_launch
+from pybeam.models.transformer import cuda_operators
+from support import peaked
 from support.one_launch import PARTS, Operators, installed, layers_by_address
+from support.peaked import Peaked
 
 VALUES: dict[str, tuple[str, ...]] = {
     **{name: values[:1] for name, values in axes.AXES.items()},
@@ -43,23 +46,30 @@ ROWS = CoveringArray(VALUES, 2).rows
 NUM_EARLY = 6
 
 
-@pytest.fixture(scope="module")
-def operators():
-    """The reference with this operator, whose models are no others'."""
+@pytest.fixture(scope="module", params=["all layers", "peaks"])
+def operators(request):
+    """The reference with such operators, whose models are no others'."""
+    reference = backends.load("reference")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(one_launch, "DTYPES", (torch.float32,))
+        monkeypatch.setattr(cuda_operators, "DTYPES", (torch.float32,))
         for name, part in PARTS.items():
-            monkeypatch.setattr(backends.load("reference"), name, part)
+            monkeypatch.setattr(reference, name, part)
         models.model_of.cache_clear()
-        yield installed(monkeypatch, layers_by_address)
+        if request.param == "peaks":
+            pytest.importorskip("triton", reason="triton is not installed")
+            yield peaked.installed(monkeypatch, reference.select)
+        else:
+            yield installed(monkeypatch, layers_by_address)
     models.model_of.cache_clear()
 
 
-def check(values: dict[str, str], operators: Operators) -> None:
+def check(values: dict[str, str], operators: Operators | Peaked) -> None:
     case, before = Case(values), len(operators.num_rows)
     try:
         assert_laws(case)
-        assert len(operators.num_rows) > before, "nothing was launched"
+        # peaks are for a selection alone
+        is_asked = isinstance(operators, Operators)
+        assert len(operators.num_rows) > before or not is_asked, "nothing was launched"
     except Exception as error:
         error.add_note(f'to repeat it: PYBEAM_LAW="{case}" pytest {__file__} -k repeated')
         raise

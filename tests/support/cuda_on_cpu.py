@@ -13,17 +13,25 @@ from pybeam import backends
 from pybeam.contracts import SelectOptions, Survivors
 from support.compiled import library as compiled_library
 from support.paths import ROOT
+from support.peaked import AT_ONCE, aligned, peaks_of, totals_of
 
 NAME = "cuda_on_cpu"
 SOURCE = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # few multiprocessors: eight vectors per thread; many: two
 MACHINES = {"short-slices": (1 << 20, True), "long-slices": (0, False)}
+# columns of a program whose product has left peaks of 16 bits
+TILES = {"peaks-of-64": (64, True), "peaks-of-256": (256, False)}
 
 
 def compiled() -> ctypes.CDLL:
-    library = compiled_library(SOURCE, ["-O1", "-U_FORTIFY_SOURCE", f"-I{SOURCE.parent}"])
+    return declared(compiled_library(SOURCE, ["-O1", "-U_FORTIFY_SOURCE", f"-I{SOURCE.parent}"]))
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The same library, with the types of its arguments."""
     library.select_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.select_peaked_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
     return library
 
 
@@ -45,7 +53,7 @@ def select_arguments(
     numbers = [
         0 if f is None else f.data_ptr() if isinstance(f, torch.Tensor) else f for f in fields
     ]
-    return (ctypes.c_int64 * (len(numbers) + 1))(*numbers), Survivors(*results)
+    return (ctypes.c_int64 * (len(numbers) + 4))(*numbers), Survivors(*results)
 
 
 class Emulated:
@@ -58,15 +66,33 @@ class Emulated:
 
     def select(self, logits, score, offset, width, options: SelectOptions) -> Survivors:
         arguments, survivors = select_arguments(logits, score, offset, width, options)
-        arguments[-1] = self._num_multiprocessors
+        arguments[-4] = self._num_multiprocessors
         assert self._library.select_on_cpu(arguments, self._runs_backwards) == 0
+        return survivors
+
+
+class Peaked:
+    """A backend whose `select` runs the CUDA kernel behind a product's peaks on the CPU."""
+
+    def __init__(self, library: ctypes.CDLL, num_columns: int, runs_backwards: bool):
+        self._library, self._num_columns = library, num_columns
+        self._runs_backwards = runs_backwards
+
+    def select(self, logits, score, offset, width, options: SelectOptions) -> Survivors:
+        peaks, totals = peaks_of(logits), totals_of(logits, self._num_columns)
+        given = aligned(logits), score, offset, width, options
+        arguments, survivors = select_arguments(*given)
+        counts = peaks.shape[1] // AT_ONCE, totals.shape[1]
+        arguments[-4:] = [peaks.data_ptr(), totals.data_ptr(), *counts]
+        self._library.select_peaked_on_cpu(arguments, self._runs_backwards)
         return survivors
 
 
 @contextmanager
 def installed(library: ctypes.CDLL, machine: str):
     """Within this context, `ops` finds the kernel under `NAME`, on the machine of that name."""
-    backend = Emulated(library, *MACHINES[machine])
+    is_peaked = machine in TILES
+    backend = Peaked(library, *TILES[machine]) if is_peaked else Emulated(library, *MACHINES[machine])
     resolve = backends.resolve
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(

@@ -14,7 +14,7 @@ from pybeam import backends
 from pybeam.backends import torch_layers
 from pybeam.backends.torch_layers import FUNCTIONS
 from pybeam.contracts import Cells, NewNodes
-from pybeam.models.transformer import one_launch
+from pybeam.models.transformer import cuda_operators, one_launch
 from pybeam.models.transformer.norms import Norm
 from support.decoder_layers import Selected, num_places
 
@@ -112,9 +112,9 @@ class Operators:
 def installed(monkeypatch, layers) -> Operators:
     operators = Operators(layers)
     monkeypatch.setattr(one_launch, "IS_ON", True)
-    monkeypatch.setattr(one_launch, "_operator", operators)
-    monkeypatch.setattr(one_launch, "has_operator", lambda: True)
-    monkeypatch.setattr(one_launch, "takes_choice", lambda like, options: True)
+    monkeypatch.setattr(cuda_operators, "operator", operators)
+    monkeypatch.setattr(cuda_operators, "has_operator", lambda *_: True)
+    monkeypatch.setattr(cuda_operators, "takes_choice", lambda like, options: True)
     monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
     return operators
 

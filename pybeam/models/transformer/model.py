@@ -107,7 +107,6 @@ class TransformerSession(StackSession):
         decoder = model.decoder
         self._encoder = StackRunner(backend, model.encoder, model.cross_key_value)
         self._decoder = StackRunner(backend, decoder, model.output)
-        self.chooses = self._decoder.in_one is not None
         heads = len(decoder.layers), decoder.num_heads, decoder.head_size
         pool = *heads, model.cache_dtype, model.device
         self._own, self._cross = KeyValuePool(*pool), KeyValuePool(*pool)

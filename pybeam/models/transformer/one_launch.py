@@ -11,9 +11,6 @@ for GPUs of compute capability 9.0.
 from __future__ import annotations
 
 import os
-import warnings
-from contextlib import suppress
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -25,22 +22,22 @@ from pybeam.backends.torch_layers import Activation
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import SelectOptions, Survivors
 from pybeam.models.linear import PlainLinear
+from pybeam.models.transformer import cuda_operators
+from pybeam.models.transformer.cuda_operators import is_whole
 from pybeam.models.transformer.layers import Layer, Stack, token_table
 from pybeam.models.transformer.norms import Norm
 
-IS_ON = os.environ.get("PYBEAM_PERSISTENT") == "1"
-DTYPES = (torch.bfloat16, torch.float16)
+VARIABLE = "PYBEAM_PERSISTENT"
+IS_ON = os.environ.get(VARIABLE) == "1"
 # rows of a tile
 LINES = 8
 # blocks that have left, launches so far, and blocks that have left logits
 BOOKS = 3
-# bytes, of pools and of products
-ALIGNMENT = 16
 
 # weight and bias of the norm before the output layer, and its own
 OutputParts = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 NO_OUTPUT: OutputParts = (None, None, None, None)
-# as `_selected` gives them
+# as `selected` gives them
 NO_CHOICE: tuple[Any, ...] = (*[None] * 10, [], 0, 0, True)
 
 
@@ -100,9 +97,10 @@ class LayersInOne:
     ) -> Survivors | None:
         """Return what `select` makes of `logits`; None: rows or rules are not for it."""
         output = self._output
-        if output is None or not takes_choice(self._stack.position_table, options):
+        if output is None or not cuda_operators.takes_choice(self._stack.position_table, options):
             return None
-        found = self._run(inputs, own, cross, output, _selected(given, options))
+        beams = given.score, given.offset, given.width
+        found = self._run(inputs, own, cross, output, cuda_operators.selected(*beams, options))
         return None if found is None else Survivors(*found)
 
     def _run(
@@ -135,7 +133,7 @@ class LayersInOne:
         shape = self._shape
         sizes = own.pool.num_cells, *shape[1:5], skipped, scale, shape.epsilon, shape.scale
         given = x, embedding, [table, *places], seen, *output, *selected, *sizes
-        return _operator("decoder_layers")(*given)
+        return cuda_operators.operator("decoder_layers")(*given)
 
     def _places_of(self, num_rows: int, num_logits: int) -> tuple[Tensor, Tensor] | None:
         """Return the places of launches of so many rows, all of them empty, and their books."""
@@ -146,7 +144,7 @@ class LayersInOne:
             shape, like = self._shape, self._stack.position_table
             sizes = num, len(self._weights), shape.inner_width, shape.num_heads, num_logits
             self._places[num, num_logits] = None
-            numbers = _operator("takes_decoder_layers")(like, *sizes)
+            numbers = cuda_operators.operator("takes_decoder_layers")(like, *sizes)
             if numbers:
                 size = 2, len(self._weights), numbers
                 places = torch.full(size, -1, dtype=torch.int16, device=like.device)
@@ -164,7 +162,7 @@ class LayersInOne:
         dtype, device = self._stack.position_table.dtype, self._stack.position_table.device
         arrays = [layer for pool in pools for layer in pool.both]
         self._table = None
-        if all(_is_whole(x, dtype) for x in arrays):
+        if all(is_whole(x, dtype) for x in arrays):
             num = len(self._weights)
             lines = [
                 [*weights, *both]
@@ -173,27 +171,6 @@ class LayersInOne:
             self._table = to_device(lines, torch.int64, device)
         self._pools = found
         return self._table
-
-
-@cache
-def has_operator() -> bool:
-    """Whether the extension was built with CUDA; a warning says so if not."""
-    with suppress(ImportError):
-        from pybeam.backends import native  # registers its operators
-
-        assert native is not None
-    if not hasattr(torch.ops.pybeam, "decoder_layers"):
-        message = (
-            "PYBEAM_PERSISTENT=1 has no effect: pybeam's extension was built without CUDA kernels"
-        )
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
-        return False
-    return True
-
-
-def _operator(name: str) -> Any:
-    """An operator that only an extension with CUDA has."""
-    return getattr(torch.ops.pybeam, name)
 
 
 def _is_capturing() -> bool:
@@ -208,7 +185,8 @@ def in_one_launch(backend: Backend, stack: Stack, output: Any) -> LayersInOne | 
         stack: an encoder or a decoder.
         output: the layer that reads the states, or None.
     """
-    shape = shape_of(backend, stack) if IS_ON and has_operator() else None
+    is_on = IS_ON and cuda_operators.has_operator("decoder_layers", VARIABLE)
+    shape = shape_of(backend, stack) if is_on else None
     return None if shape is None else LayersInOne(backend, stack, shape, output)
 
 
@@ -225,7 +203,7 @@ def shape_of(backend: Backend, stack: Stack) -> LayersShape | None:
     dtype, width = stack.position_table.dtype, stack.hidden_size
     tables = weight, stack.position_table
     has_embedding = backend.embed_norm is not None and weight.ndim == 2 and scale is None
-    if not has_embedding or not all(_is_whole(table, dtype) for table in tables):
+    if not has_embedding or not all(is_whole(table, dtype) for table in tables):
         return None
     if stack.num_heads != stack.num_key_heads:
         return None
@@ -240,7 +218,7 @@ def shape_of(backend: Backend, stack: Stack) -> LayersShape | None:
         return None
     kept = [part for norm in one_kind for part in norm.parts[:2]]
     kept += [part for layer in layers for one in layer.linears for part in (one.weight, one.bias)]
-    if not all(_is_whole(part, dtype) for part in kept):
+    if not all(is_whole(part, dtype) for part in kept):
         return None
     epsilons = {norm.epsilon for norm in one_kind}
     facts = {(one.num_columns, one._activation_id) for one in inner}
@@ -267,23 +245,9 @@ def _output_parts(stack: Stack, output: Any) -> OutputParts | None:
         return None
     norm = found[0].parts[:2] if found else (None, None)
     parts = [part for part in (*norm, output.weight, output.bias) if part is not None]
-    is_whole = all(_is_whole(part, stack.position_table.dtype) for part in parts)
+    are_whole = all(is_whole(part, stack.position_table.dtype) for part in parts)
     has_shift = not found or norm[1] is not None
-    return (*norm, output.weight, output.bias) if is_whole and has_shift else None
-
-
-def takes_choice(like: Tensor, options: SelectOptions) -> bool:
-    """Whether a launch selects by such rules: `select` in CUDA C++ does."""
-    from pybeam.backends.gpu_select import takes_cuda
-
-    return takes_cuda(like, options)
-
-
-def _selected(given: SelectInputs, options: SelectOptions) -> tuple[Any, ...]:
-    """The arguments of `select`, as the operator takes them."""
-    capacity, eos_ids, finishing, normalise, *rules = options
-    facts = list(eos_ids), int(finishing), capacity, normalise
-    return given.score, given.offset, given.width, *rules, *facts
+    return (*norm, output.weight, output.bias) if are_whole and has_shift else None
 
 
 def _is_plain(layer: Layer) -> bool:
@@ -291,12 +255,6 @@ def _is_plain(layer: Layer) -> bool:
     if layer.cross is None or has_more:
         return False
     return all(type(one) is PlainLinear for one in layer.linears)
-
-
-def _is_whole(part: Tensor | None, dtype: torch.dtype) -> bool:
-    if part is None or part.dtype != dtype or dtype not in DTYPES:
-        return False
-    return part.is_contiguous() and part.data_ptr() % ALIGNMENT == 0
 
 
 def _norms(layer: Layer) -> list[Any]:

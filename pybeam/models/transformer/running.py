@@ -132,16 +132,18 @@ class StackRunner:
 
     Attributes:
         program: all as one object; None: operators do it.
-        in_one: `LayersInOne`, which may do a call in one launch; None: it does none.
+        shortcut: `LayersInOne` or `PeakedOutput`, which may do a call in fewer launches; None: there is none.
     """
 
     def __init__(self, backend: Backend, stack: Stack, output: Linear | None = None) -> None:
-        self.in_one: Any = None
+        self.shortcut: Any = None
         if backend.few_rows is not None:
             from pybeam.models.transformer.few_rows import with_products
             from pybeam.models.transformer.one_launch import in_one_launch
+            from pybeam.models.transformer.peaked_output import with_peaks
 
-            self.in_one = in_one_launch(backend, stack, output)
+            layers = in_one_launch(backend, stack, output)
+            self.shortcut = with_peaks(self, stack, output, layers)
             stack = with_products(stack, backend.few_rows)
         self._backend, self._stack, self._output = backend, stack, output
         self.program = fused(backend, stack, output)
@@ -169,7 +171,7 @@ class StackRunner:
             x = torch.empty(first.shape[0], self._stack.hidden_size)
             program.run(*_arguments(x, inputs, own, cross))
             return x
-        one = self.in_one
+        one = self.shortcut
         if one is not None and (x := one.states(inputs, own, cross)) is not None:
             return x
         backend, stack = self._backend, self._stack
@@ -206,7 +208,7 @@ class StackRunner:
             out = self._logits_of(num_rows)
             self.program.run(*_arguments(out, inputs, own, cross))
             return out
-        one = self.in_one
+        one = self.shortcut
         if one is not None and (found := one.logits(inputs, own, cross)) is not None:
             return found
         x = self.states(inputs, own, cross)
@@ -268,11 +270,15 @@ class StackSession(Session):
 
     _decoder: StackRunner
 
+    @property
+    def chooses(self) -> bool:  # type: ignore[override]
+        return self._decoder.shortcut is not None and type(self).step is StackSession.step
+
     def step(self, rows: Rows) -> Tensor:
         return self._decoder.logits(*self._seen(rows, Cells.of_tree(rows)), wanted=rows.wanted)
 
     def choose(self, rows: Rows, *given: Any) -> Survivors | None:
-        return self._decoder.in_one.chosen(*self._seen(rows, Cells.of_tree(rows)), *given)
+        return self._decoder.shortcut.chosen(*self._seen(rows, Cells.of_tree(rows)), *given)
 
     def call(self, rows: Rows) -> LayerCall | None:
         # operators, and a step of another kind, are asked for each step

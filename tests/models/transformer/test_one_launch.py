@@ -10,7 +10,7 @@ from pybeam import backends
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.ensemble import Ensemble
-from pybeam.models.transformer import one_launch
+from pybeam.models.transformer import cuda_operators, one_launch
 from support.built_in_models import saved
 from support.device_loop import assert_alike, run
 from support.marian_folders import SSRU, write_folder
@@ -24,7 +24,7 @@ REFERENCE = backends.load("reference")
 
 @pytest.fixture
 def operators(monkeypatch) -> Operators:
-    monkeypatch.setattr(one_launch, "DTYPES", (torch.float32,))
+    monkeypatch.setattr(cuda_operators, "DTYPES", (torch.float32,))
     return installed(monkeypatch, layers_by_address)
 
 
@@ -147,7 +147,7 @@ def test_an_extension_without_cuda_says_so(monkeypatch):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     if hasattr(torch.ops.pybeam, "decoder_layers"):
         pytest.skip("the extension has CUDA")
-    one_launch.has_operator.cache_clear()
+    cuda_operators.has_operator.cache_clear()
     with pytest.warns(RuntimeWarning, match="built without CUDA kernels"):
-        assert not one_launch.has_operator()
-    one_launch.has_operator.cache_clear()
+        assert not cuda_operators.has_operator("decoder_layers", one_launch.VARIABLE)
+    cuda_operators.has_operator.cache_clear()

@@ -1,5 +1,6 @@
-// `select.cu` for a C++ compiler, and an entry for ctypes.
+// `select.cu` and `select_peaked.cu` for a C++ compiler, and entries for ctypes.
 #include "../../../csrc/cuda/select.cu"
+#include "../../../csrc/cuda/select_peaked.cu"
 
 #include <algorithm>
 #include <vector>
@@ -21,6 +22,16 @@ extern "C" int select_on_cpu(const int64_t* arguments, int runs_backwards) {
     cuda_on_cpu::runs_backwards = runs_backwards != 0;
     pybeam::cuda::launch_select(p, nullptr);
     return std::any_of(counters.begin(), counters.end(), [](uint32_t n) { return n != 0; });
+}
+
+// Takes what `select_params` reads, the peaks and totals, and how many there are of a row.
+extern "C" void select_peaked_on_cpu(const int64_t* arguments, int runs_backwards) {
+    Arguments next(arguments);
+    pybeam::cuda::PeakedParams p{};
+    p.select = select_params(next);
+    next.read(p.peaks), next.read(p.totals), next.read(p.num_slices), next.read(p.num_totals);
+    cuda_on_cpu::runs_backwards = runs_backwards != 0;
+    pybeam::cuda::launch_peaked(p, nullptr);
 }
 
 // Counts those of the last launch.

@@ -1,0 +1,64 @@
+"""The CUDA kernel of `select` behind a product that has left peaks of its logits, run on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+
+from pybeam.contracts import Finishing
+from support.cuda_on_cpu import NAME, TILES, installed
+from support.select_cases import OPTIONS, SETTINGS, cases, check, random_case
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=TILES)
+def peaked(request, cuda_on_cpu):
+    """The name of the kernel."""
+    with installed(cuda_on_cpu, request.param):
+        yield NAME
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("held", [0.0, 0.4])
+@pytest.mark.parametrize("vocab_size", [1, 63, 65, 8192, 8193, 40001])
+def test_random_logits(peaked, vocab_size, held, dtype):
+    finishing = Finishing.REFILL if vocab_size % 2 else Finishing.HELD
+    for seed, options in enumerate((OPTIONS, (), ("ban_eos",))):
+        case = random_case(seed, vocab_size, dtype=dtype, held=held, options=options)
+        check(case, peaked, CPU, finishing=finishing)
+
+
+@pytest.mark.parametrize("finishing", [Finishing.REFILL, Finishing.HELD])
+@pytest.mark.parametrize("num_rows", [1, 7, 100])
+def test_the_best_token_is_banned(peaked, num_rows, finishing):
+    """A peak may be that of a token that its beam may not choose."""
+    case = random_case(3, 20000, [num_rows], [num_rows], dtype=torch.bfloat16)
+    case["eos_id"] = [5, 70, 19999]
+    case["logits"][:, case["eos_id"]] = 30.0
+    case["ban_eos"] = torch.tensor([True])
+    survivors = check(case, peaked, CPU, finishing=finishing)
+    assert not torch.isin(survivors.token, torch.tensor(case["eos_id"])).any()
+
+
+def test_all_rows_are_held(peaked):
+    case = random_case(4, 300, [3, 2], [3, 2], dtype=torch.bfloat16, held=1.0)
+    assert not len(case["logits"])
+    check(case, peaked, CPU, finishing=Finishing.HELD)
+
+
+@pytest.mark.parametrize("value", [-torch.inf, 1.0])
+def test_equal_logits(peaked, value):
+    case = random_case(5, 20000, [2, 1], [128, 3], dtype=torch.bfloat16)
+    case["logits"][0] = value
+    check(case, peaked, CPU)
+
+
+@SETTINGS
+@given(case=cases())
+def test_awkward_values(cuda_on_cpu, case):
+    case["logits"] = case["logits"].bfloat16()
+    for machine in TILES:
+        with installed(cuda_on_cpu, machine):
+            check(case, NAME, CPU)
