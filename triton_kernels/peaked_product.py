@@ -25,11 +25,17 @@ DTYPES = (torch.bfloat16, torch.float16)
 
 
 class Peaked(NamedTuple):
-    """Logits, and what their product has left of them."""
+    """Logits, and what their product has left of them.
 
-    logits: Tensor  # [n, out], whose rows are padded to whole groups
-    peaks: Tensor  # [n, groups, padded] float32, the largest of each group; -inf behind the last one
-    totals: Tensor  # [n, tiles, 2] float32, the largest of a tile of columns, and the sum of exp(logit - it)
+    Attributes:
+        logits: [n, out], whose rows are padded to whole groups.
+        peaks: [n, groups, padded] float32, the largest of each group; -inf behind the last one.
+        totals: [n, tiles, 2] float32, the largest of a tile of columns, and the sum of exp(logit - largest).
+    """
+
+    logits: Tensor
+    peaks: Tensor
+    totals: Tensor
 
 
 @triton.jit

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.emulated_lines LIBRARY VOCABULARY [BEAMS]
 
-runs the emulation of `select` in LIBRARY for one of so many beams of 5, as a step asks for it, or with 0 BEAMS
-that of `select_peaked` for one; without BEAMS that of `decoder_layers`, for one small layer. gcov's counts are
-written when it ends.
+runs the emulation of `select` in LIBRARY for one of so many beams of 5, as a step asks for it, or with 0
+BEAMS that of `select_peaked` for one; without BEAMS that of `decoder_layers`, for one small layer. gcov's
+counts are written when it ends.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ class Peaked:
 def installed(library: ctypes.CDLL, machine: str):
     """Within this context, `ops` finds the kernel under `NAME`, on the machine of that name."""
     is_peaked = machine in TILES
-    backend = Peaked(library, *TILES[machine]) if is_peaked else Emulated(library, *MACHINES[machine])
+    backend = (
+        Peaked(library, *TILES[machine]) if is_peaked else Emulated(library, *MACHINES[machine])
+    )
     resolve = backends.resolve
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(

@@ -135,6 +135,7 @@ class CausalSession(StackSession):
     def __init__(self, model: CausalTransformer, backend: Backend) -> None:
         self.model, self._backend, stack = model, backend, model.stack
         self._decoder = StackRunner(backend, stack, model.output)
+        self.chooses = self._decoder.shortcut is not None
         heads = len(stack.layers), stack.num_key_heads, stack.head_size
         self._pool = PromptPool(*heads, model.cache_dtype, model.device)
         num_idle = model.prefix_cache_bytes // (PAGE_CELLS * self._pool.cell_bytes)

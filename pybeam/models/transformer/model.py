@@ -107,6 +107,8 @@ class TransformerSession(StackSession):
         decoder = model.decoder
         self._encoder = StackRunner(backend, model.encoder, model.cross_key_value)
         self._decoder = StackRunner(backend, decoder, model.output)
+        has_own_step = type(self).step is not StackSession.step
+        self.chooses = self._decoder.shortcut is not None and not has_own_step
         heads = len(decoder.layers), decoder.num_heads, decoder.head_size
         pool = *heads, model.cache_dtype, model.device
         self._own, self._cross = KeyValuePool(*pool), KeyValuePool(*pool)

@@ -25,7 +25,7 @@ IS_ON = os.environ.get(VARIABLE) == "1"
 
 
 class PeakedOutput:
-    """What a decoder's rows become in fewer launches: survivors from the peaks of their logits.
+    """The survivors of a decoder's rows, from the peaks of their logits.
 
     Args:
         runner: who sends rows through the stack.

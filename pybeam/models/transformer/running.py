@@ -270,10 +270,6 @@ class StackSession(Session):
 
     _decoder: StackRunner
 
-    @property
-    def chooses(self) -> bool:  # type: ignore[override]
-        return self._decoder.shortcut is not None and type(self).step is StackSession.step
-
     def step(self, rows: Rows) -> Tensor:
         return self._decoder.logits(*self._seen(rows, Cells.of_tree(rows)), wanted=rows.wanted)
 
