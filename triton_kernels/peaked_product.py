@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.triton_kernels.dependent_launch import await_kernels, one_variant
+from pybeam.triton_kernels.dependent_launch import await_kernels, can_begin_early, one_variant
 
 # neighbouring columns whose largest number is a peak
 GROUP = tl.constexpr(64)
@@ -40,7 +40,16 @@ class Peaked(NamedTuple):
 
 @triton.jit
 def leave_peaks(
-    b_y, p_peaks, p_totals, o_row, o_column, m_row, num_columns, num_peaks, ROWS, COLUMNS
+    b_y,
+    p_peaks,
+    p_totals,
+    o_row,
+    o_column,
+    m_row,
+    num_columns,
+    num_peaks,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Write the peaks and totals of a tile of logits."""
     GROUPS: tl.constexpr = COLUMNS // GROUP
@@ -115,12 +124,15 @@ class Tile(NamedTuple):
     num_warps: int
 
 
-def tile_of(num_rows: int, num_columns: int) -> Tile:
-    """Choose the tile: with few rows many bytes of weights on their way, with many rows large tiles."""
+def tile_of(num_rows: int, num_columns: int, is_hopper: bool = True) -> Tile:
+    """Choose the tile: with few rows many bytes of weights on their way, with many rows large tiles.
+
+    Before compute capability 9.0 the largest ones do not fit the registers.
+    """
     if num_rows <= 64:
         columns = 64 if num_columns < 132 * 128 else 128
         return Tile(max(16, triton.next_power_of_2(num_rows)), columns, 64, 4, 4)
-    return Tile(128, 128 if num_rows <= 128 else 256, 64, 3, 8)
+    return Tile(128, 256 if num_rows > 128 and is_hopper else 128, 64, 3, 8)
 
 
 def takes_peaked(x: Tensor, weight: Tensor) -> bool:
@@ -141,7 +153,7 @@ def peaked_product(
         tile: how it is divided among programs; by default what is expected to be fast.
     """
     (num_rows, depth), num_columns = x.shape, len(weight)
-    tile = tile or tile_of(num_rows, num_columns)
+    tile = tile or tile_of(num_rows, num_columns, can_begin_early())
     num_tiles = triton.cdiv(num_columns, tile.columns)
     num_groups = num_tiles * (tile.columns // GROUP.value)
     num_peaks = triton.cdiv(num_groups, PEAKS.value) * PEAKS.value

@@ -63,7 +63,11 @@ class OutputAndSelect(Kernel):
         ]
         offset = torch.arange(0, num_rows + 1, width, dtype=torch.int32, device=device)
         # as `select` takes them
-        self._beams = -torch.rand(num_rows, device=device), offset, torch.full_like(offset[1:], width)
+        self._beams = (
+            -torch.rand(num_rows, device=device),
+            offset,
+            torch.full_like(offset[1:], width),
+        )
         self._options = SelectOptions(2 * width, (2,), int(Finishing.REFILL))
 
     def _multiplied(self, backend: backends.Backend, weight: Tensor) -> tuple[Tensor, ...]:
@@ -81,7 +85,9 @@ class OutputAndSelect(Kernel):
             return backend.select(peaked[0], *self._beams, self._options)
         from pybeam.models.transformer.cuda_operators import operator, selected
 
-        return Survivors(*operator("select_peaked")(*peaked, *selected(*self._beams, self._options)))
+        return Survivors(
+            *operator("select_peaked")(*peaked, *selected(*self._beams, self._options))
+        )
 
     def check(self, name: str, dtype: str) -> None:
         """Survivors are the reference's, among the logits of our product, which are near those of torch."""

@@ -9,7 +9,7 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.peaked_product import peaked_product, takes_peaked
+from pybeam.triton_kernels.peaked_product import peaked_product, takes_peaked, tile_of
 from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, recorded
 
 # rows, columns and depth: a tile of each kind
@@ -27,9 +27,10 @@ def test_in_the_interpreter():
     run_in_interpreter("tests/ops/interpreted/test_peaked_product.py")
 
 
-def launch_of(num_rows: int, num_columns: int, depth: int) -> Launch:
+def launch_of(num_rows: int, num_columns: int, depth: int, capability: int = 90) -> Launch:
+    tile = tile_of(num_rows, num_columns, capability >= 90)
     x, weight = (torch.empty(n, depth, dtype=torch.bfloat16) for n in (num_rows, num_columns))
-    [launch] = recorded(lambda: peaked_product(x, weight, weight[:, 0].clone()))
+    [launch] = recorded(lambda: peaked_product(x, weight, weight[:, 0].clone(), tile=tile))
     return launch
 
 
@@ -39,7 +40,7 @@ def launch_of(num_rows: int, num_columns: int, depth: int) -> Launch:
 def test_compiled_well(shape, capability):
     """No register is in memory, weights and rows are copied 16 bytes at a time while others are multiplied,
     and rows of logits are written as many."""
-    assembly = assemble(launch_of(*shape), capability)
+    assembly = assemble(launch_of(*shape, capability), capability)
     assert assembly.stack == assembly.local == 0
     [loop] = [loop for loop in assembly.loops if loop.count("HMMA|HGMMA")]
     assert loop.count(r"LDGSTS\.E\S*\.128") == loop.count("LDGSTS") > 0
