@@ -1,4 +1,4 @@
-"""The CUDA kernel of `select` behind a product that has left peaks of its logits, run on the CPU."""
+"""The CUDA kernel of `select` behind a product that has left peaks of its logits, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from pybeam.contracts import Finishing
+from pybeam import backends
+from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.models.transformer.cuda_operators import operator, selected
+from support.asserts import assert_same_survivors
 from support.cuda_on_cpu import NAME, TILES, installed
 from support.select_cases import OPTIONS, SETTINGS, cases, check, random_case
 
@@ -62,3 +65,31 @@ def test_awkward_values(cuda_on_cpu, case):
     for machine in TILES:
         with installed(cuda_on_cpu, machine):
             check(case, NAME, CPU)
+
+
+@pytest.mark.parametrize("held", [0.0, 0.4])
+@pytest.mark.parametrize(("num_beams", "vocab_size"), [(1, 8000), (13, 42000), (64, 42001)])
+def test_on_a_gpu(num_beams, vocab_size, held, device):
+    """Survivors are those of `select` among the logits of the same product, and the host never waits."""
+    is_there = device.type == "cuda" and hasattr(torch.ops.pybeam, "select_peaked")
+    if not is_there:
+        pytest.skip("needs --device cuda, and an extension that was built with CUDA")
+    from pybeam.triton_kernels.peaked_product import peaked_product
+
+    sizes = [5] * num_beams
+    case = random_case(8, vocab_size, sizes, sizes, dtype=torch.bfloat16, held=held)
+    x, weight = (torch.randn(n, 256).bfloat16() for n in (len(case["logits"]), vocab_size))
+    given = [case[name].to(device) for name in ("score", "offset", "width")]
+    finishing = Finishing.HELD if held else Finishing.REFILL
+    is_ended = case["is_ended"].to(device) if held else None
+    options = SelectOptions(10, (2,), int(finishing), is_ended=is_ended)
+    product = x.to(device), (weight / 16).to(device), None
+    peaked_product(*product)  # is compiled before
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        peaked = peaked_product(*product)
+        found = Survivors(*operator("select_peaked")(*peaked, *selected(*given, options)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = backends.load("native").select(peaked.logits, *given, options)
+    assert_same_survivors(*(Survivors(*(part.cpu() for part in one)) for one in (found, expected)))
