@@ -21,7 +21,6 @@ from pybeam.triton_kernels.dependent_launch import await_kernels, can_begin_earl
 GROUP = tl.constexpr(64)
 # the peaks of a row are padded to a multiple of it
 PEAKS = tl.constexpr(128)
-DTYPES = (torch.bfloat16, torch.float16)
 
 
 class Peaked(NamedTuple):
@@ -135,23 +134,18 @@ def tile_of(num_rows: int, num_columns: int, is_hopper: bool = True) -> Tile:
     return Tile(128, 256 if num_rows > 128 and is_hopper else 128, 64, 3, 8)
 
 
-def takes_peaked(x: Tensor, weight: Tensor) -> bool:
-    """Whether `peaked_product` multiplies such rows [n, in] and such a matrix [out, in]."""
-    is_whole = x.ndim == 2 and x.stride(1) == 1 and weight.is_contiguous()
-    return is_whole and x.dtype in DTYPES and weight.dtype == x.dtype and min(x.shape) > 0
-
-
 def peaked_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, *, tile: Tile | None = None
 ) -> Peaked:
     """Compute ``x W^T + b`` [n, out] with the peaks of its groups and the totals of its tiles.
 
     Args:
-        x: [n, in], see `takes_peaked`.
-        weight: W [out, in].
+        x: [n, in] in bfloat16 or float16, at least one row, whose numbers lie side by side.
+        weight: W [out, in], which lies in one piece.
         bias: [out].
         tile: how it is divided among programs; by default what is expected to be fast.
     """
+    assert x.stride(1) == 1 and weight.is_contiguous() and weight.dtype == x.dtype
     (num_rows, depth), num_columns = x.shape, len(weight)
     tile = tile or tile_of(num_rows, num_columns, can_begin_early())
     num_tiles = triton.cdiv(num_columns, tile.columns)

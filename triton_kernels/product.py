@@ -194,8 +194,8 @@ MAX_NORMED_DEPTH = 1024
 PROGRAMS = 132
 
 
-# Weights of a matrix of so many bytes are those of a model that no L2 holds. They would push what is read
-# again out of it: the code of kernels, keys, values and tables.
+# Matrices of so many bytes are mostly those of a model that does not fit an L2. Their weights would push out
+# of it what is read again: the code of kernels, keys, values and tables.
 STREAM_BYTES = 1 << 20
 
 # a matrix [out, in], or what `pybeam.backends.narrow.stored` gives of one in 8 or 4 bits

@@ -191,8 +191,7 @@ std::vector<Tensor> decoder_layers(
                           capacity, normalise);
     check_sizes(call.params, num_logits);
     const int64_t num_entries = call.num_entries;
-    PYBEAM_CHECK_VALUE(num_entries == num_rows || is_ended.has_value(), "`score` must have ",
-                       num_rows, " numbers, one for each row, but has ", num_entries);
+    check_entries(num_entries, num_rows, is_ended);
     PYBEAM_CHECK_VALUE(width->numel() == params.seen.num_sources, "`width` must have ",
                        params.seen.num_sources, " numbers, one for each source, but has ",
                        width->numel());

@@ -36,8 +36,7 @@ SelectResults select_peaked(const Tensor& logits, const Tensor& peaks, const Ten
     PYBEAM_CHECK_VALUE(reinterpret_cast<uintptr_t>(call.params.logits) % 16 == 0 &&
                            (num_rows < 2 || logits.stride(0) % 8 == 0),
                        "each row of `logits` must begin at a multiple of 16 bytes");
-    PYBEAM_CHECK_VALUE(call.num_entries == num_rows || is_ended.has_value(), "`score` must have ",
-                       num_rows, " numbers, one for each row, but has ", call.num_entries);
+    check_entries(call.num_entries, num_rows, is_ended);
     check_dim("peaks", peaks, 2), check_dim("totals", totals, 3);
     const int64_t num_groups = (num_columns + kPeakColumns - 1) / kPeakColumns;
     PYBEAM_CHECK_VALUE(peaks.size(1) % kPeaksAtOnce == 0 && peaks.size(1) >= num_groups,

@@ -15,4 +15,10 @@ inline void check_sizes(const pybeam::SelectParams& p, int64_t num_columns) {
                        " in this kernel, but is ", p.capacity, "; use backend='triton'");
 }
 
+// Entries that are held have no row, and each other one has the row that follows.
+inline void check_entries(int64_t num_entries, int64_t num_rows, const OptionalTensor& is_ended) {
+    PYBEAM_CHECK_VALUE(num_entries == num_rows || is_ended.has_value(), "`score` must have ",
+                       num_rows, " numbers, one for each row, but has ", num_entries);
+}
+
 }  // namespace pybeam::cuda

@@ -9,7 +9,7 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.peaked_product import peaked_product, takes_peaked, tile_of
+from pybeam.triton_kernels.peaked_product import peaked_product, tile_of
 from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, recorded
 
 # rows, columns and depth: a tile of each kind
@@ -52,18 +52,3 @@ def test_compiled_well(shape, capability):
 def test_many_rows_take_the_tensor_cores_of_hopper():
     assembly = assemble(launch_of(320, 42000, 1024), 90)
     assert assembly.count("HGMMA") > 0 and assembly.count("HMMA") == 0
-
-
-@pytest.mark.parametrize(
-    ("x", "weight", "is_taken"),
-    [
-        (torch.empty(3, 16).half(), torch.empty(9, 16).half(), True),
-        (torch.empty(3, 16), torch.empty(9, 16), False),
-        (torch.empty(3, 16).half(), torch.empty(9, 16).bfloat16(), False),
-        (torch.empty(0, 16).half(), torch.empty(9, 16).half(), False),
-        (torch.empty(16, 3).half().t(), torch.empty(9, 16).half(), False),
-        (torch.empty(3, 16).half(), torch.empty(16, 9).half().t(), False),
-    ],
-)
-def test_takes(x, weight, is_taken):
-    assert takes_peaked(x, weight) == is_taken

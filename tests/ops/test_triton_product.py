@@ -92,7 +92,7 @@ def test_compiled_well(shape, kind, capability):
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 @pytest.mark.parametrize("num_columns", [256, 4096])
 def test_large_matrices_are_the_first_to_leave_the_cache(num_columns, kind):
-    """Those of a model that no L2 holds, and no others: they would be read from memory in the next step."""
+    """A small model's stay: they would be read from memory in the next step."""
     assembly = assemble(launch_of(5, num_columns, 1024, False, kind), 90)
     num_streamed, num_read = assembly.count(r"LDG\.E\.EF"), assembly.count(r"LDG\.E\S*\.128")
     assert (num_streamed > 0) == (num_columns == 4096)

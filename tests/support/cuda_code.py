@@ -25,6 +25,12 @@ KERNEL = re.compile(
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
 
 
+def own_operators() -> set[str]:
+    """The operators that an extension has only if it was built with CUDA."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "csrc" / "cuda").glob("*.cpp")]
+    return {name for text in texts for name in re.findall(r'm\.def\(\s*"(\w+)\(', text)}
+
+
 @dataclass(frozen=True)
 class Kernel:
     """Bytes and registers that one kernel needs, as ptxas reports them."""

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import pybeam
 from pybeam import backends
 from pybeam.backends import torch_layers
 from pybeam.backends.torch_layers import FUNCTIONS
@@ -20,6 +21,20 @@ from support.decoder_layers import Selected, num_places
 
 REFERENCE = backends.load("reference")
 MOST_ROWS, LINES = 64, 8
+
+ALGORITHMS = {
+    "greedy": pybeam.greedy(max_length=6),
+    "variable": pybeam.variable_beam(3, relative_threshold=0.2, max_length=6),
+    "optimal": pybeam.optimal_beam(3, max_length=6),
+    "no early end": pybeam.fixed_beam(3, min_length=4, max_length=6),
+    "sample": pybeam.sample(seed=3, max_length=6),
+    "stochastic": pybeam.stochastic_beam(3, seed=3, max_length=6),
+    "jacobi": pybeam.jacobi(length=4, max_length=6),
+    "diverse": pybeam.diverse(pybeam.fixed_beam(4, max_length=6), 2, 0.5),
+}
+
+# nothing stands between their logits and `select`
+CHOOSING = ("greedy", "variable", "optimal", "no early end")
 
 
 def at(address: int, *shape: int) -> Tensor | None:

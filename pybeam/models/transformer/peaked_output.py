@@ -10,6 +10,7 @@ It is off unless the environment has PYBEAM_PEAKED_OUTPUT=1. It is for an extens
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 from torch import Tensor
@@ -34,7 +35,9 @@ class PeakedOutput:
     """
 
     def __init__(self, runner: Any, output: PlainLinear, layers: Any) -> None:
-        self._runner, self._output, self._layers = runner, output, layers
+        # the runner has this object, and a circle would keep a dead decoder's memory for Python's collector
+        self._runner = weakref.proxy(runner)
+        self._output, self._layers = output, layers
 
     def states(self, *given: Any) -> Tensor | None:
         """Return what `LayersInOne.states` does."""

@@ -14,7 +14,15 @@ from pybeam.models.transformer import cuda_operators, one_launch
 from support.built_in_models import saved
 from support.device_loop import assert_alike, run
 from support.marian_folders import SSRU, write_folder
-from support.one_launch import MOST_ROWS, Operators, installed, layers_by_address, on_a_gpu
+from support.one_launch import (
+    ALGORITHMS,
+    CHOOSING,
+    MOST_ROWS,
+    Operators,
+    installed,
+    layers_by_address,
+    on_a_gpu,
+)
 from support.resident_layers import Resident, compiled
 from support.tiny_models import save_tiny_model
 
@@ -43,21 +51,6 @@ def test_as_one_operator_after_another(kind, tmp_path, operators):
     results, stats = run(Workspace(model, algorithm, on_a_gpu()), pybeam.Batch(2), requests)
     assert_alike(results, expected)
     assert len(operators.num_rows) == operators.num_chosen == stats.steps
-
-
-ALGORITHMS = {
-    "greedy": pybeam.greedy(max_length=6),
-    "variable": pybeam.variable_beam(3, relative_threshold=0.2, max_length=6),
-    "optimal": pybeam.optimal_beam(3, max_length=6),
-    "no early end": pybeam.fixed_beam(3, min_length=4, max_length=6),
-    "sample": pybeam.sample(seed=3, max_length=6),
-    "stochastic": pybeam.stochastic_beam(3, seed=3, max_length=6),
-    "jacobi": pybeam.jacobi(length=4, max_length=6),
-    "diverse": pybeam.diverse(pybeam.fixed_beam(4, max_length=6), 2, 0.5),
-}
-
-# nothing stands between their logits and `select`
-CHOOSING = ("greedy", "variable", "optimal", "no early end")
 
 
 @pytest.mark.thinned(most=3)

@@ -17,7 +17,7 @@ from support.cuda_on_cpu import TILES
 from support.cuda_on_cpu import Peaked as OnCpu
 from support.device_loop import assert_alike, run
 from support.marian_folders import SSRU, write_folder
-from support.one_launch import layers_by_address, on_a_gpu
+from support.one_launch import ALGORITHMS, CHOOSING, layers_by_address, on_a_gpu
 from support.peaked import Peaked
 from support.tiny_models import save_tiny_model
 
@@ -53,20 +53,6 @@ def test_as_from_all_logits(kind, tmp_path, output):
     results, stats = run(Workspace(model, algorithm, on_a_gpu()), pybeam.Batch(2), REQUESTS)
     assert_alike(results, expected)
     assert len(output.num_rows) == stats.steps
-
-
-ALGORITHMS = {
-    "greedy": pybeam.greedy(max_length=6),
-    "variable": pybeam.variable_beam(3, relative_threshold=0.2, max_length=6),
-    "optimal": pybeam.optimal_beam(3, max_length=6),
-    "no early end": pybeam.fixed_beam(3, min_length=4, max_length=6),
-    "sample": pybeam.sample(seed=3, max_length=6),
-    "jacobi": pybeam.jacobi(length=4, max_length=6),
-    "diverse": pybeam.diverse(pybeam.fixed_beam(4, max_length=6), 2, 0.5),
-}
-
-# nothing stands between their logits and `select`
-CHOOSING = ("greedy", "variable", "optimal", "no early end")
 
 
 @pytest.mark.thinned(most=3)
