@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -23,13 +23,13 @@ native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 from benchmarks.gpu import expected  # noqa: E402
 from benchmarks.gpu.count_kernels import PHASES  # noqa: E402
 from benchmarks.kernels.bench_select import Select  # noqa: E402
+from benchmarks.kernels.bench_step import PHASES as PHASES_OF_A_STEP  # noqa: E402
 from benchmarks.kernels.kernel import Case, WrongResult, all_kernels  # noqa: E402
 from benchmarks.kernels.plan import worth  # noqa: E402
 
 KERNELS = ROOT / "benchmarks" / "kernels"
-# "read", "commit" and "report" of bench_step.py
-AS_PHASES = {"read_beams", "beam_commit", "beam_report"}
-NO_KERNEL = {"line_of"}
+# Triton kernels that only a step launches, and the phase of bench_step.py that times each
+AS_PHASES = {"read_kernel": "read", "report_kernel": "report"}
 # what `python -m benchmarks ctc` times with all that is around it
 IN_CTC = {"ctc_align", "ctc_beam_search", "ctc_prefix_scores"}
 SETTINGS = {
@@ -69,19 +69,29 @@ def test_every_operator_has_a_benchmark():
 
 
 def test_every_kernel_of_a_gpu_has_a_benchmark():
-    """The backend launches no kernel of Triton's that is not timed, alone or as a phase of a step."""
+    """Every Triton kernel is launched by a benchmark, or is a phase of a step there."""
     pytest.importorskip("triton")
-    source = (ROOT / "pybeam" / "backends" / "triton.py").read_text("utf-8")
-    imported = [
-        name
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ImportFrom) and "triton_kernels" in (node.module or "")
-        for name in node.names
-    ]
-    launched = {name.name for name in imported}
-    on_gpu = [kernel for kernel in all_kernels() if kernel.cases.cuda is not None]
-    measured = {kernel.op.partition(",")[0] for kernel in on_gpu}
-    assert launched - measured == AS_PHASES | NO_KERNEL
+    from benchmarks.gpu.count_kernels import many_multiprocessors
+    from benchmarks.gpu.needed_kernels import of_benchmarks
+    from pybeam import triton_kernels
+    from pybeam.triton_kernels.dependent_launch import MarkedKernel
+    from support.aot import recording
+
+    found = pkgutil.walk_packages(triton_kernels.__path__, f"{triton_kernels.__name__}.")
+    modules = [importlib.import_module(module.name) for module in found]
+    every = {
+        own.kernel.__name__
+        for module in modules
+        for own in vars(module).values()
+        if isinstance(own, MarkedKernel)
+    }
+    launched = set()
+    note = recording(lambda launch: launched.add(launch.kernel.__name__))
+    with note, torch.inference_mode(), many_multiprocessors():
+        of_benchmarks(is_tiny=True)
+    assert launched <= every
+    assert every - launched == set(AS_PHASES)
+    assert set(AS_PHASES.values()) <= set(PHASES_OF_A_STEP)
 
 
 def test_every_case_has_a_name_of_its_own():
