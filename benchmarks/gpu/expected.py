@@ -78,7 +78,8 @@ def _of_parts(
     launched = [part for part in forecast.parts(network, *sizes, launched=True) if belongs(part)]
     few = sources < 2 and BYTES[dtype] > 1
     counted = forecast.counted_kernels(network.layers, few, phase)
-    us = forecast.by_role(machine(), launched, dtype, counted)
+    books = forecast.books_us(network, sources)
+    us = forecast.by_role(machine(), launched, dtype, counted, books)
     return Expected(limit.us(machine(), dtype), sum(us.values()))
 
 

@@ -1,10 +1,11 @@
-"""Estimate the time of a decoding step on a GPU: its limit, and with many, few or one kernel.
+"""Estimate the time of a decoding step on a GPU, and of each of its kernels, beside the limit.
 
     python -m benchmarks.gpu.forecast
 
 Work follows from the sizes of a model, and kernels are those that `make launches` has counted. The time of a
 kernel beside its work was measured on one H200: the constants below, from a run of 2026-11-26 with commit
-2fc61e54e7, driver 580 and CUDA 13.0. An H100 with commit d2bdadad gave EARLY_US.
+2fc61e54e7, driver 580 and CUDA 13.0. An H100 with commit d2bdadad gave EARLY_US. Kernels that keep the
+books take the time of their machine code (`code_time`). A step in one launch is estimated by `layers_time`.
 The table goes to forecast.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from statistics import mean
 
 from benchmarks.gpu.roles import START_US
 from benchmarks.journal import RESULTS, Journal, results_folder
@@ -36,9 +38,6 @@ from pybeam.inspect.work import (
 # shares of the published rates that are reached: torch's sum over 200 MB reads at 0.87, and cuBLAS
 # multiplies 4,096 rows at 0.75
 READ_SHARE, MULTIPLY_SHARE = 0.87, 0.75
-# a kernel for a whole forward pass read weights at 0.78 of an H100's rate (Spector et al., Look Ma, No
-# Bubbles!, 2025)
-ONE_KERNEL_READ_SHARE = 0.78
 # between the end of a kernel and the start of the next one in a CUDA graph: of cuBLAS's, of one of our own,
 # which begins early
 GAP_US, EARLY_US = 0.3, -0.35
@@ -60,27 +59,25 @@ FEW_BYTES_PER_US = 1.9e6
 # of a product whose first weights come from memory: the L2 holds a whole network if it has less than
 # `CACHE_BYTES`, which are published
 COLD_US, CACHE_BYTES = 1.0, 50e6
-# cuBLAS multiplies 64 inputs after 64, one after another, in blocks of the output. It splits more than
-# `MOST_INPUTS` where its blocks leave most multiprocessors idle
-INPUTS, INPUTS_US, MOST_INPUTS, BLOCK = 64, 0.1, 1024, 64
+# cuBLAS multiplies 64 inputs after 64, one after another, in blocks of the output, and a wave of blocks has
+# one on each multiprocessor. It splits more than `MOST_INPUTS` where blocks leave most multiprocessors idle.
+# With these microseconds half of its products are within 5 % on either card
+INPUTS, INPUTS_US, MOST_INPUTS, BLOCK = 64, 0.095, 1024, 64
 # of a program of `tree_attention` that has a multiprocessor alone: its own time, and that of 16 rows times
 # 32 keys
 PROGRAM_US, TILE_US = 0.6, 0.15
 TILE_ROWS, TILE_KEYS, MOST_TILES = 16, 32, 4
-# of all blocks of one kernel waiting for each other: 132 on an H100 took 1.12, with an atomic in L2
-BARRIER_US = 1.1
 # types of weights that the table is about
 DTYPES = ("bfloat16", "float8_e4m3fn")
-# parts of a decoder layer that wait for each other, and of the rest of a step: embedding, logits, selection,
-# commit, and rows of the next step
-PARTS_OF_LAYER, PARTS_OF_STEP = 8, 6
-KERNELS_OF_STEP = PARTS_OF_STEP + 2
 
 
 NETWORKS = {
     "3 layers of 256": Network(3, 256, 1024, 8000),
     "6 layers of 1024": Network(6, 1024, 4096, 42000),
 }
+# what `code_time` calls them
+CASES = {"3 layers of 256": "example", "6 layers of 1024": "widened"}
+STEP = "kernels as counted"
 # sources, width of the beam
 SHAPES = ((1, 5), (64, 5), (64, 50))
 # tokens of a source, and of a hypothesis half-way
@@ -92,33 +89,45 @@ class Part(work.Part):
     """Work that one kernel does, and in how many steps one after another.
 
     Attributes:
-        num_blocks: of a product; blocks of 64 rows and 64 outputs.
-        num_programs, num_tiles: of an attention; tiles of each program.
+        num_blocks: of a product of cuBLAS's, of 64 rows and 64 outputs each; programs of an attention.
+        num_tiles: that each program of an attention has.
         is_cold: whether what a product reads is not in the L2.
         is_few: whether a product is our own for few rows.
     """
 
-    num_blocks: float = 0
-    num_programs: float = 0
+    num_blocks: int = 0
     num_tiles: float = 0
     is_cold: bool = False
     is_few: bool = False
 
+    def waves(self, machine: Machine) -> int:
+        """How many blocks of a product a multiprocessor has, one after another."""
+        return math.ceil(self.num_blocks / machine.multiprocessors)
+
+    def reasons(self, machine: Machine, dtype: str) -> dict[str, float]:
+        """Microseconds by reason: the start comes first, and then the longest of the others counts."""
+        own = self.work
+        start = KERNEL_US[self.role]
+        read = own.num_bytes / machine.bytes_per_us / READ_SHARE
+        multiply = own.flop / machine.multiplies(dtype) / MULTIPLY_SHARE
+        turns = 0.0
+        if self.role == "product":
+            start = (FEW_US if self.is_few else start) + self.is_cold * COLD_US
+            if self.is_few:
+                read = max(read, own.num_bytes / FEW_BYTES_PER_US)
+            else:
+                is_split = 2 * self.num_blocks < machine.multiprocessors
+                inputs = min(self.num_inputs, MOST_INPUTS) if is_split else self.num_inputs
+                turns = self.waves(machine) * inputs / INPUTS * INPUTS_US
+        if self.role == "attention":
+            share = max(1.0, self.num_blocks / machine.multiprocessors)
+            turns = share * (PROGRAM_US + self.num_tiles * TILE_US)
+        return {"start": start, "bytes": read, "products": multiply, "turns": turns}
+
     def us(self, machine: Machine, dtype: str) -> float:
         """Microseconds of its kernel."""
-        own = self.work.us(machine, dtype, READ_SHARE, MULTIPLY_SHARE)
-        alone = KERNEL_US[self.role]
-        if self.is_few:
-            read = self.work.num_bytes / FEW_BYTES_PER_US
-            return FEW_US + self.is_cold * COLD_US + max(own, read)
-        if self.role == "product":
-            is_split = 2 * self.num_blocks < machine.multiprocessors
-            inputs = min(self.num_inputs, MOST_INPUTS) if is_split else self.num_inputs
-            return alone + self.is_cold * COLD_US + max(own, inputs / INPUTS * INPUTS_US)
-        if self.role == "attention":
-            share = max(1.0, self.num_programs / machine.multiprocessors)
-            return alone + max(own, share * (PROGRAM_US + self.num_tiles * TILE_US))
-        return alone + own
+        start, *others = self.reasons(machine, dtype).values()
+        return start + max(others)
 
 
 def parts(
@@ -147,13 +156,13 @@ def _launched(network: Network, step: StepRows, dtype: str, part: work.Part) -> 
         most = FEW_ROWS * (4 if inputs <= FEW_INPUTS else 1)
         is_few = step.rows <= most and outputs < network.vocabulary and BYTES[dtype] > 1
         is_cold = network.num_weights * BYTES[dtype] > CACHE_BYTES
-        blocks = math.ceil(step.rows / BLOCK) * math.ceil(outputs / BLOCK)
+        blocks = 0 if is_few else math.ceil(step.rows / BLOCK) * math.ceil(outputs / BLOCK)
         return Part(**given, num_blocks=blocks, is_cold=is_cold, is_few=is_few)
     if part.role == "attention":
         high = math.ceil(step.beam / TILE_ROWS)
         programs = step.sources * math.ceil(high / MOST_TILES) * network.width / network.head
         tiles = min(high, MOST_TILES) * sum(math.ceil(n / TILE_KEYS) for n in part.keys)
-        return Part(**given, num_programs=programs, num_tiles=tiles)
+        return Part(**given, num_blocks=math.ceil(programs), num_tiles=tiles)
     return Part(**given)
 
 
@@ -164,43 +173,31 @@ def whole(own: list[Part]) -> Work:
 
 
 def by_role(
-    machine: Machine, own: list[Part], dtype: str, counted: Counter[str]
+    machine: Machine, own: list[Part], dtype: str, counted: Counter[str], books_us: float
 ) -> dict[str, float]:
     """Microseconds of the kernels of each role, and of the time between them.
 
-    `counted` says how many kernels have each role.
+    `counted` says how many kernels have each role, and `books_us` how long one that keeps the books takes.
     """
     us = {}
     for role in ROLES:
         # what others do on the way has no kernel of its own, and some kernels help others
         found = [part.us(machine, dtype) for part in own if part.role == role][: counted[role]]
-        beside = START_US if found else KERNEL_US[role]
+        alone = books_us if role == "books" else KERNEL_US[role]
+        beside = START_US if found else alone
         us[role] = sum(found) + (counted[role] - len(found)) * beside
     others = counted["product"] - sum(part.is_few for part in own)
     return us | {"between": others * GAP_US + (counted.total() - others) * EARLY_US}
 
 
-def estimates(
-    machine: Machine, network: Network, sources: float, beam: float, dtype: str
-) -> Iterator[tuple[str, int, float]]:
-    """Yield for each way its name, its kernels, and the microseconds of a step."""
-    least = whole(parts(network, sources, beam, dtype))
-    yield "limit", 0, least.us(machine, dtype)
-    own = parts(network, sources, beam, dtype, launched=True)
-    counted = counted_kernels(network.layers, few=sources < 2 and BYTES[dtype] > 1)
-    yield (
-        "kernels as counted",
-        counted.total(),
-        sum(by_role(machine, own, dtype, counted).values()),
+def books_us(network: Network, sources: float) -> float:
+    """Microseconds of a kernel that keeps the books, by the machine code of the two of a step."""
+    name = min(CASES, key=lambda name: abs(NETWORKS[name].width - network.width))
+    case = f"{CASES[name]}, {1 if sources < 2 else 64}x5"
+    rows = json.loads((RESULTS / "code-time.json").read_text("utf-8"))["rows"]
+    return mean(
+        row["µs"] for row in rows if row["case"] == case and role_of(row["system"]) == "books"
     )
-    # a kernel that goes on may load the next weights while its blocks wait for each other
-    work = whole(own).us(machine, dtype, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE)
-    launch = GAP_US + KERNEL_US["norm"]
-    in_layers = network.layers * PARTS_OF_LAYER
-    by_layer = network.layers + KERNELS_OF_STEP
-    inner = in_layers - network.layers
-    yield "a kernel a layer", by_layer, work + by_layer * launch + inner * BARRIER_US
-    yield "a kernel a step", 1, work + launch + (in_layers + PARTS_OF_STEP) * BARRIER_US
 
 
 def counted_kernels(layers: int, few: bool = False, phase: str | None = None) -> Counter[str]:
@@ -239,17 +236,45 @@ def _counted_row(layers: int, sources: int) -> dict:
 
 
 def rows_of(gpu: str, name: str, shape: tuple[int, int], dtype: str) -> Iterator[dict]:
-    """The estimates of one case; the limit comes first."""
-    (sources, beam), limit = shape, 0.0
-    for system, num, us in estimates(MACHINES[gpu], NETWORKS[name], sources, beam, dtype):
-        limit = limit or us
-        yield {
-            "case": f"{gpu}, {name}, {sources} x {beam}, {dtype}",
-            "system": system,
-            "kernels": num,
-            "estimate, µs": round(us, 1),
-            "share of the limit, %": round(100 * limit / us),
-        }
+    """The estimates of one case: the limit, the step, and in bfloat16 each kernel that has work."""
+    machine, network, (sources, beam) = MACHINES[gpu], NETWORKS[name], shape
+    case = f"{gpu}, {name}, {sources} x {beam}, {dtype}"
+    least = parts(network, sources, beam, dtype)
+    limit = whole(least).us(machine, dtype)
+    yield {"case": case, "system": "limit", "kernels": 0, **_estimate(limit, limit)}
+    own = parts(network, sources, beam, dtype, launched=True)
+    counted = counted_kernels(network.layers, few=sources < 2 and BYTES[dtype] > 1)
+    us = by_role(machine, own, dtype, counted, books_us(network, sources))
+    number = counted.total()
+    yield {"case": case, "system": STEP, "kernels": number, **_estimate(sum(us.values()), limit)}
+    if dtype != DTYPES[0]:
+        return
+    numbers = Counter(_name(part) for part in own)
+    limits = {_name(part): part.work.us(machine, dtype) for part in least}
+    for part in {_name(part): part for part in own}.values():
+        reasons = part.reasons(machine, dtype)
+        blocks = {"blocks": part.num_blocks} if part.num_blocks else {}
+        waves = {"waves": part.waves(machine)} if part.role == "product" and blocks else {}
+        # products of few rows have norms in them
+        num_kernels = min(numbers[_name(part)], counted[part.role])
+        found = {"kernels": num_kernels, **blocks, **waves}
+        found |= _estimate(part.us(machine, dtype), limits[_name(part)])
+        why = {"mostly": max(reasons, key=reasons.__getitem__)}
+        yield {"case": f"{case}, kernels", "system": _name(part), **found, **why}
+
+
+def _estimate(us: float, limit: float) -> dict[str, float]:
+    return {
+        "limit, µs": float(f"{limit:.3g}"),
+        "estimate, µs": round(us, 1),
+        "share of the limit, %": round(100 * limit / us),
+    }
+
+
+def _name(part: work.Part) -> str:
+    """Name a kernel with its inputs, which products of one name may have others of."""
+    inputs = f", {part.num_inputs} inputs" if part.num_inputs else ""
+    return part.name + inputs
 
 
 def main() -> None:

@@ -120,7 +120,8 @@ def rows_of(case: str, times: Times, kernels: Sequence[Kernel], sizes: tuple) ->
     machine, own = expected.machine(), forecast.parts(*sizes)
     launched = forecast.parts(*sizes, launched=True)
     counted = Counter(kernel.role for kernel in kernels)
-    foreseen = forecast.by_role(machine, launched, dtype, counted)
+    books = forecast.books_us(network, sources)
+    foreseen = forecast.by_role(machine, launched, dtype, counted, books)
     us = {role: sum(k.us for k in kernels if k.role == role) for role in counted}
     between = times.warm - sum(us.values())
     limit = forecast.whole(own).us(machine, dtype)

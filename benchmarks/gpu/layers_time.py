@@ -47,6 +47,9 @@ EXCHANGE_US = {256: 0.95, 1024: 1.2}
 SHARES_US = 0.34
 # until all blocks have met: a barrier of 132 programs of Triton took as long on an H100
 MEETING_US = 1.12
+# a kernel for a whole forward pass read weights at 0.78 of an H100's rate (Spector et al., Look Ma, No
+# Bubbles!, 2025)
+ONE_KERNEL_READ_SHARE = 0.78
 # kernels beside it: rows and plan, commit
 BOOKS = 2
 # of a block
@@ -256,10 +259,10 @@ def packs_of(width: int) -> int:
     return next(packs for packs in (1, 2, 4) if width <= WARPS * PACK * packs)
 
 
-def rest_us() -> float:
-    """Microseconds of the kernels beside this one, by the constants of `forecast`."""
+def rest_us(network: Network) -> float:
+    """Microseconds of the kernels beside this one, by machine code, and of the time between them."""
     # between these and this one, and from the report to the next step
-    return BOOKS * forecast.KERNEL_US["books"] + 3 * forecast.GAP_US
+    return BOOKS * forecast.books_us(network, SOURCES_OF_STEP) + 3 * forecast.GAP_US
 
 
 def bytes_of_layer(network: Network) -> int:
@@ -305,7 +308,7 @@ def rows_of(name: str, case: str, folder: Path) -> Iterator[dict]:
     begin = START_US + forecast.COLD_US + sass.LATENCY["LDGSTS|LDG|LD[.]"] / CYCLES_PER_US
     begin += code.num_lines * LINE_CYCLES[case, SOURCES_OF_STEP] / CYCLES_PER_US
     for gpu in ("H100", "H200"):
-        rate = MACHINES[gpu].bytes_per_us * forecast.ONE_KERNEL_READ_SHARE
+        rate = MACHINES[gpu].bytes_per_us * ONE_KERNEL_READ_SHARE
         read = bytes_of_layer(network) / rate
         layers = network.layers * max(chain, read)
         # while blocks wait for one another, the copy engine has gone ahead
@@ -320,7 +323,7 @@ def rows_of(name: str, case: str, folder: Path) -> Iterator[dict]:
             "layers, µs": round(layers, 1),
             "logits, µs": round(logits, 1),
             "survivors, µs": round(choice, 1),
-            "µs": round(begin + layers + logits + choice + rest_us(), 1),
+            "µs": round(begin + layers + logits + choice + rest_us(network), 1),
         }
 
 

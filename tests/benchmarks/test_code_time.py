@@ -113,6 +113,18 @@ def test_kernels_are_within_their_budgets(rows):
     assert not above
 
 
+def test_commit_and_selection_take_no_more_than_was_wanted(rows):
+    """In each case, but for one that is named."""
+    cases = [
+        row for row in rows if row["system"] in roles.WANTED_US and "as measured" not in row["case"]
+    ]
+    assert len(cases) == 4 * len(roles.WANTED_US)
+    above = {
+        (row["case"], row["system"]) for row in cases if row["µs"] > roles.WANTED_US[row["system"]]
+    }
+    assert above == roles.NOT_REACHED
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 def test_the_table_is_of_the_code_of_today(rows, tmp_path, monkeypatch):

@@ -1,11 +1,14 @@
 """The forecast of a step on a GPU: nothing is faster than the limit, and it is near what was measured."""
 
+import json
 from itertools import product
+from statistics import median
 
 import pytest
 
 from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import DTYPES, MACHINES, NETWORKS, SHAPES, Network, parts, rows_of
+from benchmarks.journal import RESULTS
 from pybeam.engine.buckets import bucket
 from pybeam.inspect.gpu_kernels import ROLES, role_of, short_name
 
@@ -25,11 +28,75 @@ NAMES = {
 
 @pytest.mark.parametrize("case", list(product(MACHINES, NETWORKS, SHAPES, DTYPES)), ids=str)
 def test_order(case):
-    rows = {row["system"]: row for row in rows_of(*case)}
-    us = {name: row["estimate, µs"] for name, row in rows.items()}
-    assert next(iter(rows)) == "limit" and us["limit"] == min(us.values())
-    assert us["a kernel a step"] <= us["a kernel a layer"] <= us["kernels as counted"]
-    assert all(0 < row["share of the limit, %"] <= 100 for row in rows.values())
+    limit, step, *kernels = rows_of(*case)
+    assert (limit["system"], step["system"]) == ("limit", forecast.STEP)
+    assert limit["estimate, µs"] < step["estimate, µs"]
+    assert all(0 <= row["share of the limit, %"] <= 100 for row in (limit, step, *kernels))
+    if case[3] != DTYPES[0]:
+        assert not kernels
+        return
+    # that of the kernels is that of the step, but for the books and what passes between
+    counted = sum(row["kernels"] * row["estimate, µs"] for row in kernels)
+    assert counted == pytest.approx(step["estimate, µs"], rel=0.25)
+    assert {row["mostly"] for row in kernels} <= {"start", "bytes", "products", "turns"}
+
+
+def test_blocks_of_a_product_come_in_waves():
+    """Products of 320 rows by cuBLAS, in blocks of 64 rows and 64 outputs, counted by hand."""
+    machine = MACHINES["H100"]
+    own = {
+        (part.name, part.num_inputs): part
+        for part in parts(NETWORKS["6 layers of 1024"], 64, 5, "bfloat16", launched=True)
+    }
+    assert own["queries", 1024].num_blocks == 5 * 16 and own["queries", 1024].waves(machine) == 1
+    assert own["queries, keys, values", 1024].waves(machine) == 2
+    assert own["inner layer", 1024].waves(machine) == 3
+    assert own["logits", 1024].waves(machine) == 25
+    # 64 inputs after 64, in each wave
+    reasons = own["inner layer", 1024].reasons(machine, "bfloat16")
+    assert reasons["turns"] == pytest.approx(3 * 16 * forecast.INPUTS_US)
+
+
+@pytest.mark.parametrize(("width", "turns"), [(128, 16), (1024, 64)])
+def test_deep_products_are_split_where_multiprocessors_are_idle(width, turns):
+    """Those of 64 rows have 2 blocks or 16 for 132 multiprocessors, those of 320 rows 80."""
+    network = Network(1, width, 4096, 42000)
+    rows = 64 if width == 128 else 320
+    *_, own = (
+        part
+        for part in parts(network, rows // 5, 5, "bfloat16", launched=True)
+        if part.num_inputs == 4096
+    )
+    reasons = own.reasons(MACHINES["H100"], "bfloat16")
+    assert reasons["turns"] == pytest.approx(turns * forecast.INPUTS_US)
+
+
+def test_products_take_about_what_cublas_took():
+    off = []
+    for gpu, folder in (("H100", "nvidia-h100-80gb-hbm3"), ("H200", "nvidia-h200")):
+        rows = json.loads((RESULTS / folder / "gpu-step.json").read_text("utf-8"))["rows"]
+        for row in rows:
+            if "network" not in row or "LAUNCH" in row["case"] or "first" in row["case"]:
+                continue
+            sizes = Network(**row["network"]), row["sources"], row["width"], row["dtype"]
+            own = [part for part in parts(*sizes, launched=True) if part.role == "product"]
+            # a memset has no part
+            measured = [
+                one["µs"] for one in row["listed"] if one["role"] == "product" and "part" in one
+            ]
+            for part, us in zip(own, measured, strict=True):
+                if not part.is_few:
+                    off.append(abs(part.us(MACHINES[gpu], row["dtype"]) / us - 1))
+    assert len(off) > 100 and median(off) < 0.07
+
+
+def test_books_take_the_time_of_their_machine_code():
+    rows = json.loads((RESULTS / "code-time.json").read_text("utf-8"))["rows"]
+    us = {(row["case"], row["system"]): row.get("µs") for row in rows}
+    for name, case in forecast.CASES.items():
+        own = [us[f"{case}, 64x5", kernel] for kernel in ("read_kernel", "commit_kernel")]
+        assert forecast.books_us(NETWORKS[name], 64) == pytest.approx(sum(own) / 2)
+    assert forecast.books_us(NETWORKS[name], 1) < forecast.books_us(NETWORKS[name], 64)
 
 
 def test_bytes_of_a_step():
