@@ -8,8 +8,9 @@ import mmap
 import pytest
 import torch
 
-from pybeam.backends import triton
-from pybeam.contracts import Cells, NewNodes, Paths
+from pybeam.backends import reference, triton
+from pybeam.contracts import Cells, NewNodes, Paths, SelectOptions
+from support.asserts import assert_same_survivors
 from support.attention_cases import random_case
 
 PAGE = mmap.PAGESIZE
@@ -17,21 +18,26 @@ PAGE = mmap.PAGESIZE
 
 @pytest.fixture(params=["begin", "end"])
 def walled(request, device, monkeypatch):
-    """Copies a tensor so that it begins, or ends, at a page that nobody may touch; so do results."""
+    """Copies a tensor so that it begins, or ends, at a page that nobody may touch; so do results.
+
+    If only the first so many lines of a tensor may be read, the others lie within such pages.
+    """
     if device.type == "cuda":
         pytest.skip("pages of a GPU have no such protection")
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
-        num_bytes = tensor.numel() * tensor.itemsize
-        room = -(-num_bytes // PAGE) * PAGE
-        memory = mmap.mmap(-1, room + 2 * PAGE)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for wall in (address, address + PAGE + room):
-            assert libc.mprotect(ctypes.c_void_p(wall), PAGE, 0) == 0
+    def copy(tensor: torch.Tensor, readable: int | None = None) -> torch.Tensor:
+        num_bytes = tensor[:readable].numel() * tensor.itemsize
+        beyond = tensor.numel() * tensor.itemsize - num_bytes
+        room, wall_bytes = -(-num_bytes // PAGE) * PAGE, (beyond // PAGE + 1) * PAGE
+        memory = mmap.mmap(-1, PAGE + room + wall_bytes)
         start = PAGE if request.param == "begin" else PAGE + room - num_bytes
         inside = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
-        return inside.view(tensor.shape).copy_(tensor)
+        copied = inside.view(tensor.shape).copy_(tensor)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for wall, size in (address, PAGE), (address + PAGE + room, wall_bytes):
+            assert libc.mprotect(ctypes.c_void_p(wall), size, 0) == 0
+        return copied
 
     def empty(*shape, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return copy(torch.zeros(*shape, dtype=dtype))
@@ -42,6 +48,23 @@ def walled(request, device, monkeypatch):
 
 def ints(values) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("held", [False, True])
+def test_rows_of_padding_leave_select_before_they_read(walled, held, dtype):
+    """Rows and entries behind those that `offset` counts, which a step of fixed size has."""
+    num_rows, num_entries, beyond = 3, 3 + held, 5
+    # a row fills a page, so that no row shares one with a row of padding
+    logits = torch.randn(num_rows + beyond, PAGE // dtype.itemsize).to(dtype)
+    score = -torch.rand(num_entries + beyond)
+    offset, width = ints([0, 2 + held, 2 + held, 3 + held]), ints([3, 2, 2])
+    is_ended = torch.arange(num_entries + beyond) == 1 if held else None
+    counted = SelectOptions(3, (2,), is_ended=is_ended[:num_entries] if held else None)
+    expected = reference.select(logits[:num_rows], score[:num_entries], offset, width, counted)
+    arrays = walled(logits, num_rows), walled(score, num_entries), walled(offset), walled(width)
+    padded = SelectOptions(3, (2,), is_ended=walled(is_ended, num_entries) if held else None)
+    assert_same_survivors(triton.select(*arrays, padded), expected)
 
 
 @pytest.mark.parametrize("num_splits", [1, 3])
