@@ -21,6 +21,7 @@ from benchmarks.gpu.forecast import (
     Part,
     Work,
 )
+from pybeam.inspect.work import whole
 
 # the rates that stand for a machine whose rates are not known
 DEFAULT = "H200"
@@ -74,7 +75,7 @@ def _of_parts(
     network: Network, sizes: tuple, belongs: Callable[[Part], bool], phase: str | None = None
 ) -> Expected:
     sources, _, dtype = sizes
-    limit = forecast.whole([part for part in forecast.parts(network, *sizes) if belongs(part)])
+    limit = whole([part for part in forecast.parts(network, *sizes) if belongs(part)])
     launched = [part for part in forecast.parts(network, *sizes, launched=True) if belongs(part)]
     few = sources < 2 and BYTES[dtype] > 1
     counted = forecast.counted_kernels(network.layers, few, phase)

@@ -32,8 +32,9 @@ from pybeam.inspect.work import (
     Machine,
     Network,
     StepRows,
-    Work,
+    whole,
 )
+from pybeam.inspect.work import Work as Work  # what benchmarks of kernels give their limits
 
 # shares of the published rates that are reached: torch's sum over 200 MB reads at 0.87, and cuBLAS
 # multiplies 4,096 rows at 0.75
@@ -164,12 +165,6 @@ def _launched(network: Network, step: StepRows, dtype: str, part: work.Part) -> 
         tiles = min(high, MOST_TILES) * sum(math.ceil(n / TILE_KEYS) for n in part.keys)
         return Part(**given, num_blocks=math.ceil(programs), num_tiles=tiles)
     return Part(**given)
-
-
-def whole(own: list[Part]) -> Work:
-    """The work of all of them; numbers between kernels need not go through memory."""
-    counted = [part.work for part in own if part.role != "norm"]
-    return Work(sum(one.num_bytes for one in counted), sum(one.flop for one in counted))
 
 
 def by_role(

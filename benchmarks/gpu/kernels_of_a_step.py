@@ -37,6 +37,7 @@ from benchmarks.kernels.bench_step import TINY, Search
 from benchmarks.kernels.clock import Replay, median_us, replay_us
 from pybeam.inspect.gpu_kernels import ROLES, Kernel, parts_of, short_name
 from pybeam.inspect.trace import KERNEL, OPERATOR, read_trace
+from pybeam.inspect.work import whole
 
 # network, sources, width; what is worth most first
 CASES = [
@@ -124,7 +125,7 @@ def rows_of(case: str, times: Times, kernels: Sequence[Kernel], sizes: tuple) ->
     foreseen = forecast.by_role(machine, launched, dtype, counted, books)
     us = {role: sum(k.us for k in kernels if k.role == role) for role in counted}
     between = times.warm - sum(us.values())
-    limit = forecast.whole(own).us(machine, dtype)
+    limit = whole(own).us(machine, dtype)
     yield {
         "case": case,
         "system": STEP,

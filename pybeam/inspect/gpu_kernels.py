@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from pybeam.inspect.trace import KERNEL, launches_by_phase
-from pybeam.inspect.work import BYTES, MACHINES, Machine, Network, Part
+from pybeam.inspect.work import BYTES, MACHINES, Machine, Network, Part, whole
 
 # the first that fits counts; names are ATen's, CUDA's libraries' or ours
 _ROLE_OF = {
@@ -26,6 +26,8 @@ _ROLE_OF = {
 ROLES = tuple(_ROLE_OF)
 # of a product: what it needs before, and what adds its parts
 BESIDE_PRODUCTS = ("Memset", "splitK")
+# all layers of a decoder in one launch, and the selection where no other kernel has it
+ONE_LAUNCH = "decoder_layers_kernel"
 # phases in which the kernels of a step are launched
 IN_STEP = ("plan", "model", "select", "commit", "replay")
 
@@ -86,9 +88,15 @@ def median_step(events: list[dict]) -> Step:
 def parts_of(kernels: Sequence[Kernel], own: Sequence[Part]) -> list[Part | None]:
     """The part of a step that each kernel does: the kernels of a role have its parts in their order.
 
-    None where a role has not as many kernels as parts, and for what a product needs beside itself.
+    One launch for all layers has all of their work. None where a role has not as many kernels as parts, and
+    for what a product needs beside itself.
     """
     found: list[Part | None] = [None] * len(kernels)
+    for i, kernel in enumerate(kernels):
+        if ONE_LAUNCH in kernel.name:
+            others = {other.role for other in kernels} & {"select"}
+            found[i] = Part("product", "all layers", whole(p for p in own if p.role not in others))
+            own = [part for part in own if part.role in others]
     for role in ROLES:
         parts = [part for part in own if part.role == role]
         places = [

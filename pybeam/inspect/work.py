@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # tokens that another hypothesis of the beam does not share, as the example model has them half-way
@@ -182,3 +183,9 @@ def parts(network: Network, step: StepRows, dtype: str) -> list[Part]:
     logits = linear("logits", d, network.vocabulary)
     selection = Part("select", "selection", Work(2 * rows * network.vocabulary * kept, 0))
     return [norm("norm"), *layer * network.layers, logits, selection]
+
+
+def whole(own: Iterable[Part]) -> Work:
+    """The work of all of them; numbers between kernels need not go through memory."""
+    counted = [part.work for part in own if part.role != "norm"]
+    return Work(sum(one.num_bytes for one in counted), sum(one.flop for one in counted))

@@ -11,6 +11,7 @@ from benchmarks.gpu.forecast import DTYPES, MACHINES, NETWORKS, SHAPES, Network,
 from benchmarks.journal import RESULTS
 from pybeam.engine.buckets import bucket
 from pybeam.inspect.gpu_kernels import ROLES, role_of, short_name
+from pybeam.inspect.work import whole
 
 # kernels of a step in traces of an H200, operators of torch that launch them, and what they are for
 NAMES = {
@@ -101,7 +102,7 @@ def test_books_take_the_time_of_their_machine_code():
 
 def test_bytes_of_a_step():
     """Two layers of width 4, inner layers of 8, 10 tokens; one source, two rows; counted by hand."""
-    work = forecast.whole(parts(Network(2, 4, 8, 10), 1, 2, "bfloat16"))
+    work = whole(parts(Network(2, 4, 8, 10), 1, 2, "bfloat16"))
     weights = 2 * (6 * 16 + 2 * 32) + 40
     # the second hypothesis has four tokens of its own
     keys = 2 * 2 * (20 + 30) * 4
@@ -113,7 +114,7 @@ def test_bytes_of_a_step():
 
 def test_rows_as_launched_have_padding():
     sizes = NETWORKS["3 layers of 256"], 1, 5, "bfloat16"
-    own, launched = (forecast.whole(parts(*sizes, launched=yes)).flop for yes in (False, True))
+    own, launched = (whole(parts(*sizes, launched=yes)).flop for yes in (False, True))
     assert launched == pytest.approx(bucket(5) / 5 * own)
 
 

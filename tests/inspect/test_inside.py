@@ -235,6 +235,25 @@ def test_kernels_on_a_gpu_have_the_work_of_their_parts():
     assert "the time between kernels" in text and "takes 300.00 µs on the host's clock" in text
 
 
+@pytest.mark.parametrize("selects", [True, False], ids=["and selects", "before a selection"])
+def test_one_launch_has_the_work_of_all_layers(selects):
+    own = parts(Network(2, 8, 16, 10), StepRows(1, 2, 2, 6, 4), "bfloat16")
+    others = [] if selects else ["pybeam::cuda::select_kernel<int>"]
+    names = ["read_kernel", "void pybeam::cuda::decoder_layers_kernel<1>(LayersParams)", *others]
+    kernels = [Kernel(name, 2.0) for name in (*names, "commit_kernel")]
+    found = kernels_in(Step(kernels, 200.0), own, lambda work: work.num_bytes)
+    by_name = {kernel.name: kernel.work for kernel in found}
+    layers = by_name["all layers (pybeam::cuda::decoder_layers_kernel)"]
+    counted = [part for part in own if part.role != "norm" and (selects or part.role != "select")]
+    assert layers.flop == sum(part.work.flop for part in counted) > 0
+    assert layers.num_bytes == sum(part.work.num_bytes for part in counted)
+    if not selects:
+        assert (
+            by_name["selection (pybeam::cuda::select_kernel)"].num_bytes == own[-1].work.num_bytes
+        )
+    assert by_name["read_kernel"].num_bytes == by_name["commit_kernel"].num_bytes == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_of_a_network_are_those_of_its_weights(kind, tmp_path):
     """Counters of a CPU and sizes of a network, which a GPU's table takes, say the same of products."""
