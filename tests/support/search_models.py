@@ -1,5 +1,7 @@
 """Random `FunctionModel`s: the next logits are a fixed random function of the whole prefix."""
 
+from functools import cache
+
 import torch
 
 from pybeam.models import FunctionModel
@@ -34,11 +36,21 @@ def random_model(
 
 
 def context(prefixes, lengths, source_ids, contexts: int) -> torch.Tensor:
-    """[R] hash of source and prefix."""
-    code = source_ids.long() * 31 + 7
-    for t in range(prefixes.shape[1]):
-        code = torch.where(t < lengths, (code * 131 + prefixes[:, t] + 1) % contexts, code)
-    return code % contexts
+    """[R] hash of source and prefix: `code = code * 131 + token + 1` for each token, modulo `contexts`."""
+    num_tokens = prefixes.shape[1]
+    powers = _powers(contexts, num_tokens).to(lengths.device)
+    lengths = lengths.long()
+    # [R, T] how many tokens are behind this one
+    behind = lengths.view(-1, 1) - 1 - torch.arange(num_tokens, device=lengths.device)
+    # what is not of the prefix means nothing
+    codes = torch.where(behind < 0, 0, powers[behind.clamp(min=0)] * (prefixes.long() + 1))
+    return (powers[lengths.flatten()] * (source_ids.long() * 31 + 7) + codes.sum(1)) % contexts
+
+
+@cache
+def _powers(contexts: int, num_tokens: int) -> torch.Tensor:
+    """[T + 1] powers of 131, modulo `contexts`."""
+    return torch.tensor([pow(131, t, contexts) for t in range(num_tokens + 1)])
 
 
 def next_logits(model: FunctionModel, source: int, tokens: list[int]) -> torch.Tensor:
