@@ -366,9 +366,9 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "override": ("none", "lengths"),
 }
 
-# Values whose mechanism another one has, or whose cases are many: they meet in pairs, in `make test-all`.
-# So a mistake that takes three values, one of them from here, is found in `SEAMS` or by chance. Triples are
-# half as many without them.
+# Values whose mechanism another one has, or whose cases are many: they meet in pairs. So a mistake that
+# takes three values, one of them from here, is found in `SEAMS` or by chance. Triples are half as many
+# without them.
 REPEATS = (
     *(
         "variable_beam, ruled",
@@ -390,7 +390,7 @@ REPEATS = (
     *("t5", "causal-qwen3_moe", "causal-bloom", "causal-falcon"),
     *("wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "int4", "float8_e4m3fn"),
 )
-# Values that meet others behind `make test`, which has each in one case at least.
+# Values that meet no others in `test_without_the_lock.py`, which has each in one case at least.
 LATE = (*REPEATS, "gumbel", "Speech2Text")
 TRIPLES: dict[str, tuple[str, ...]] = {
     axis: tuple(value for value in values if value not in REPEATS) for axis, values in AXES.items()
