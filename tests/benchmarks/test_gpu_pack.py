@@ -172,6 +172,7 @@ def test_packages_are_unpacked(unpack, tmp_path):
     assert (tmp_path / "packages/peer/__init__.py").read_text() == "fast = False\n"
 
 
+@pytest.mark.slow
 def test_the_calls_of_the_benchmarks_launch_on_tensors_without_memory(cache):
     needed = pytest.importorskip("benchmarks.gpu.needed_kernels")
     launches: list = []

@@ -48,6 +48,7 @@ def rows():
     return json.loads(path.read_text("utf-8"))["rows"]
 
 
+@pytest.mark.slow
 def test_it_has_the_machine_codes_of_all_steps_and_no_others(triton_code, variants, rows):
     today = [row | triton_code.made_of(launch) for row, launch in variants(triton_code.ORDER)]
     columns = today[0].keys()

@@ -153,6 +153,7 @@ def test_added_layers_compute_something(pair):
         assert bool(weights[name].any()) != ("out_proj" in name or "fc2" in name), name
 
 
+@pytest.mark.slow
 @only_example
 def test_the_tokenizer_comes_along(pair):
     small, large = (pybeam.load_tokenizer(directory) for directory in pair)

@@ -70,6 +70,7 @@ def test_closed_output_ends_cleanly(tmp_path, expected):
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_interrupt_writes_what_is_finished(expected):
     with start() as process:
         process.stdin.write(LINES[0].encode() + b"\n")

@@ -217,6 +217,7 @@ def test_outputs_of_a_form(records, tmp_path, capfd):
     assert "none" in capfd.readouterr().err
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("unit", ["token", "word"])
 def test_a_language_model(records, model, tmp_path, capfd, unit):
     path = tmp_path / "own.arpa"

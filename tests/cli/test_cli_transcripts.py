@@ -58,6 +58,7 @@ def expected(model, sounds, **options) -> list[pybeam.Transcriber]:
     return list(transcriber.transcribe([read_wav(path, RATE) for path in sounds]))
 
 
+@pytest.mark.slow
 def test_a_line_for_each_recording(transcribe, model, sounds):
     texts = [" ".join(one.text.split()) for one in expected(model, sounds)]
     assert any(texts) and texts[-1] == ""
@@ -195,6 +196,7 @@ def test_names_from_a_list_and_a_folder(transcribe, sounds, tmp_path):
     assert folder == transcribe(*sorted(sounds), "--quiet")
 
 
+@pytest.mark.slow
 def test_a_bad_file_fails_alone(transcribe, sounds, tmp_path):
     broken = tmp_path / "broken.wav"
     broken.write_text("no sound")

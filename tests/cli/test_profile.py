@@ -248,7 +248,7 @@ def test_text(run):
 
 
 # neither BOS nor a shared vocabulary in the last one
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["m2m_100", "bart", "marian-separate"])
 def test_models_without_a_tokenizer(run, kind, tmp_path):
     save_tiny_model(tmp_path, kind)
@@ -268,6 +268,7 @@ def test_random_sources_repeat(tmp_path):
     assert {token for source in sources for token in source} == set(range(37))
 
 
+@pytest.mark.slow
 def test_lines_of_a_file(run, tmp_path):
     path = tmp_path / "in.es"
     path.write_text("\n".join(LINES), encoding="utf-8")

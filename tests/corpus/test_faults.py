@@ -32,6 +32,7 @@ def expected(source, tmp_path_factory):
     return contents(folder / "out")
 
 
+@pytest.mark.slow
 def test_nothing_is_there_but_parts_and_errors(expected):
     assert list(expected) == ["errors.jsonl", *(f"part-{i:05}.txt" for i in range(8))]
     text = b"".join(expected[name] for name in list(expected)[1:])
@@ -39,7 +40,7 @@ def test_nothing_is_there_but_parts_and_errors(expected):
     assert b'{"line": 8, "error": "expected UTF-8, but byte 5 is 0xe9' in expected["errors.jsonl"]
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--processes=2"]], ids=["one", "pool"])
 @pytest.mark.parametrize(
     "num_kills", [2, pytest.param(50, marks=pytest.mark.slow)], ids=["few", "many"]
@@ -120,7 +121,7 @@ def test_a_disk_that_is_full(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [3, pytest.param(6, marks=pytest.mark.slow), 9])
 @pytest.mark.parametrize("name", ["write", "fsync", "replace"])
 def test_no_space_in_the_middle(source, expected, tmp_path, name, call):

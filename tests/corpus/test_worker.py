@@ -39,7 +39,7 @@ def outputs(finished) -> list[str]:
     return [text for part in parts for text in part.outputs]
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("part_lines", [1, 5, 100])
 @pytest.mark.parametrize("memory", [0, 1, 100])
 def test_parts_and_memory_change_nothing(lines, expected, part_lines, memory):
@@ -131,6 +131,7 @@ def test_a_part_that_ends_processes_is_given_up(lines, monkeypatch):
         list(pool.run(parts_of(lines, 100)))
 
 
+@pytest.mark.slow
 def test_an_error_of_decoding_and_an_error_of_reading(lines, expected, monkeypatch):
     def broken():
         yield from parts_of(lines[:6], 2)

@@ -21,6 +21,7 @@ def best_path(frames: list[list[float]], tokens: tuple[int, ...], blank: int) ->
     return max((p for p in paths(frames) if said(p[0], blank) == tokens), key=lambda p: p[1])[0]
 
 
+@pytest.mark.thinned(most=1)
 def test_spans_are_those_of_the_most_probable_path(backend):
     lists = [(1,), (1, 1), (2, 1, 2), (1, 2), (), (2, 2, 1)]
     for blank in (0, 3):

@@ -73,7 +73,7 @@ def log_prob_of(source: int, tokens: list[int]) -> float:
     return float(sum(row[token] for row, token in zip(rows, said, strict=True)))
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("weight", [0.3, 1.0])
 def test_a_wide_beam_finds_the_best_of_both_models_together(weight, backend):
     """A finished output has the mean of the log-probabilities that both give to it."""

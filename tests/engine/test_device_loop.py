@@ -41,7 +41,7 @@ def transformer(tmp_path_factory):
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("twelfth", shares(4))
 def test_a_step_never_waits(name, twelfth, transformer, guard):
@@ -228,7 +228,7 @@ def test_decoders_with_graphs_take_turns(transformer, graph_memory, monkeypatch)
     assert_alike(decode(third), expected)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_no_graph_is_replayed_with_room_for_more_tokens(transformer, graph_memory):
     """A wide search has had as many nodes as a narrow one that is longer, so that no array is replaced."""
     chain = (processors.no_repeat_ngram(2),)

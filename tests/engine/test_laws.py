@@ -13,7 +13,7 @@ from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.search_models import random_model
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
 @pytest.mark.parametrize("sixth", shares(2))
@@ -33,7 +33,7 @@ def test_results_do_not_depend_on_the_schedule(backend, name, levels, sixth):
         assert essence(late) == expected, schedule
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
 def test_pruning_off_is_fixed_ours(backend, levels):
     model = random_model(3, levels=levels)

@@ -92,7 +92,7 @@ def some_schedules(name):
     return list(schedules(EVERY[name].max_rows).values())[NAMES.index(name) % 3 :: 3]
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [Leavers, Ordered])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])

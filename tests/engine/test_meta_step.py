@@ -80,7 +80,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", WRAPPED)
 def test_wrapped_models(kind, search, monkeypatch):

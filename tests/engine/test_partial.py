@@ -74,7 +74,7 @@ BACKEND = "native" if "native" in backends.available() else "reference"
 SOME = ("batch, budget", "streaming, impatient")
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )

@@ -78,7 +78,7 @@ def results_of(algorithm, schedule, backend, queue, model, **options):
         yield result
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("gap", [1, 40])

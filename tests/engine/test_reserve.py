@@ -31,7 +31,7 @@ def workspace(algorithm) -> Workspace:
     return Workspace(ENDLESS, algorithm, backends.load("reference"))
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
 def test_short_outputs_reserve_no_room_for_long_ones(build):
     algorithm = build(100, max_length=4)
@@ -55,6 +55,7 @@ def test_wide_and_long_at_once():
     assert essence(results) == essence(alone)
 
 
+@pytest.mark.slow
 def test_room_that_is_there_may_be_too_small_for_a_newcomer():
     """Width and length have been reserved before, but never for the same source."""
     algorithm = pybeam.fixed_beam(2, max_length=40)
@@ -164,7 +165,7 @@ PEAKS = {
 }
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", PEAKS)
 @pytest.mark.parametrize("model", [ENDLESS, "m2m_100"], ids=["function", "transformer"])

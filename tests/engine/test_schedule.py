@@ -83,6 +83,7 @@ def endless_model(num: int = 99) -> FunctionModel:
     return FunctionModel(endless, 4, BOS, EOS)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("options", [{}, {"row_budget": 4}], ids=["", "budget"])
 def test_a_flush_finishes_what_is_stuck(options):
     """Request 0 takes 30 steps, the others one, so that it pauses while there are others."""
@@ -250,6 +251,7 @@ def decoded(schedule) -> tuple[list[int], list[list[int]], list]:
     return [result.index for result in results], list(calls), results
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     ("schedule", "written"),
     [

@@ -116,6 +116,7 @@ def test_derivations_build_their_trees_by_legal_actions():
         assert [actions.action_of(actions.id_of(*one)) for one in taken] == taken
 
 
+@pytest.mark.thinned(most=1)
 @torch.inference_mode()
 def test_scores_are_those_of_a_stack_in_plain_python(backend):
     torch.manual_seed(0)

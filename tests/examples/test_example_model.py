@@ -68,7 +68,7 @@ def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sou
     assert all(of_one == of_all[0] for of_one in of_all)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_backends_agree(model, sources, name):
     if "native" not in pybeam.backends.available():
@@ -93,6 +93,7 @@ def test_width_one_is_transformers_greedy(model, sources, theirs):
             assert result.hypotheses[0].tokens == generated
 
 
+@pytest.mark.slow
 def test_fixed_beam_scores_are_the_models(model, sources, theirs):
     """The score of every hypothesis is its teacher-forced log-probability."""
     results = pybeam.Decoder(model, ALGORITHMS["fixed"]).decode(sources)

@@ -151,6 +151,7 @@ def test_scores_are_those_of_a_stack_in_plain_python(model, backend):
             assert heads.count(0) == 1 and treebank.is_projective(heads)
 
 
+@pytest.mark.slow
 def test_a_step_never_waits_and_schedules_agree(model, guard):
     rng = random.Random(4)
     sentences = [sentence_of(n, random_derivation(rng, n), rng) for n in (3, 6, 1, 4)]

@@ -186,6 +186,7 @@ def test_ties_go_to_the_earlier(tmp_path):
         ]
 
 
+@pytest.mark.slow
 def test_the_end_at_once(model, tmp_path):
     """A search of one token; one that a model ends in its first step; one that may not end."""
     algorithm = compat.fireredasr.beam_search(3, nbest=3, eos_penalty=0.01, length_penalty=0.5)

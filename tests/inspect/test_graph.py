@@ -132,6 +132,7 @@ def graph():
     return decoding_graph(model, tokenizer.encode("Sea la luz."), labels={2: "<end> & more"})
 
 
+@pytest.mark.slow
 def test_pictures(graph, tmp_path):
     pytest.importorskip("matplotlib")
     svg = graph.save(tmp_path / "graph.svg").read_text()

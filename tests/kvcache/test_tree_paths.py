@@ -150,7 +150,7 @@ def test_guesses_keep_their_masks():
     assert not tree.has_paths
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [129, 500])
 def test_wide_beams(backend, device, width):
     tree, beams = new_tree(backend, 2, width, 6, device), Beams(2, width, seed=3, device=device)

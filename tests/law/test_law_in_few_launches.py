@@ -43,7 +43,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 }
 ROWS = CoveringArray(VALUES, 2).rows
 # so many are in `make test`
-NUM_EARLY = 6
+NUM_EARLY = 3
 
 
 @pytest.fixture(scope="module", params=["all layers", "peaks"])

@@ -73,7 +73,7 @@ def assert_near(results, expected):
         assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=2e-5)
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_functions_are_averaged(backend, name):
     members = functions(3)
@@ -81,6 +81,7 @@ def test_functions_are_averaged(backend, name):
     assert_near(results, decoded(averaged(members), ALGORITHMS[name], pybeam.Fifo(5), backend))
 
 
+@pytest.mark.thinned(most=1)
 def test_members_that_forbid_tokens(backend):
     """A token is possible if any member allows it; a member that allows nothing has no say."""
     members = functions(2, minus_inf=0.4)
@@ -93,7 +94,7 @@ def test_members_that_forbid_tokens(backend):
         assert_near(decoded(model, algorithm, pybeam.Fifo(5), backend), expected)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_transformers_are_averaged(transformers, originals, backend):
     """Beside the originals of other code, whose probabilities are averaged here."""
 
@@ -245,7 +246,7 @@ def test_a_source_that_a_member_cannot_take(transformers):
     assert "member 0 of the ensemble: ids of `source` must be 0 to 44" in str(result.error)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("has_kernel", [True, False])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 def test_a_step_never_waits(transformers, guard, name, has_kernel):
@@ -258,7 +259,7 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel):
     assert guard.steps == stats.steps > 0
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_captured_steps_give_the_same_results(transformers, graph_memory, monkeypatch):
     algorithm = ALGORITHMS["variable"]
     plain = Workspace(transformers, algorithm, torch_beams())
@@ -337,6 +338,7 @@ def perturbed(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_several_models(perturbed, tmp_path, capfd):
     lines = ["Y dijo Dios: Sea la luz; y fué la luz.", "Jehová es mi pastor; nada me faltará."]
     (tmp_path / "in").write_text("\n".join(lines))

@@ -110,6 +110,7 @@ def test_folders_of_other_systems(system, tmp_path):
             assert torch.equal(layer.weight, dequantised(quantise_groups(floats.weight)))
 
 
+@pytest.mark.slow
 def test_the_example_model_is_near_float32():
     """A step of int4 is 18 times that of int8, and the small model was not trained for it."""
     lines = pybeam.load_tokenizer(MODEL).encode(LINES)

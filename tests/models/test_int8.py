@@ -73,6 +73,7 @@ def test_every_matrix_is_int8_and_nothing_else(kind, directories_of):
         assert {part.dtype for part in others} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_rounded_keys_and_values_change_less_than_int8_does(example, lines):
     """The example model keeps its keys and values in bfloat16."""
     others = [dict(dtype="int8", cache_dtype="float32"), dict(dtype="float32")]
@@ -189,7 +190,7 @@ def test_attention_is_a_distribution_near_float32s(example, lines):
 
 
 # an input beside a border between two integers is rounded to either, by its last bit
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reference_finds_nearly_the_same(kind, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -209,6 +210,7 @@ def test_the_reference_finds_nearly_the_same(kind, directories_of):
         assert ours.score == pytest.approx(theirs.score, abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_reference_finds_the_examples_translations(example, lines):
     found = [
         pybeam.Decoder(example, pybeam.greedy(max_length=60), backend=backend).decode(lines[:4])
@@ -219,6 +221,7 @@ def test_the_reference_finds_the_examples_translations(example, lines):
         assert len({tuple(result.hypotheses[0].tokens) for result in results}) == 1
 
 
+@pytest.mark.slow
 def test_models_work_without_the_extension(directories_of, monkeypatch):
     expected = {}
     for kind in ("m2m_100", "Speech2Text", "rnn"):

@@ -60,7 +60,7 @@ class Checked:
             self.num_lines += 1
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("has_paths", [False, True])
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("kind", ["m2m_100", "t5", "qwen3", "gemma3"])

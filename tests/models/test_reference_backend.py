@@ -123,7 +123,7 @@ def test_no_operator_is_called_and_results_agree(kind, tmp_path_factory):
 
 
 # an activation beside a border between two bfloat16 numbers is rounded to either, by its last bit
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 2e-3), (torch.float16, 1e-5)])
 @pytest.mark.parametrize("kind", ["marian", "Speech2Text", "rnn"])
 def test_packed_weights_of_16_bits_agree(kind, dtype, atol, tmp_path_factory):

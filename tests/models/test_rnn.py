@@ -59,7 +59,7 @@ def test_found_hypotheses_have_the_score_of_one_pass(model, tmp_path):
             assert found.score == pytest.approx(score, abs=1e-4)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_a_step_never_waits_and_may_be_captured(model, guard, graph_memory, monkeypatch):
     requests = sources(8)
     plain = Workspace(model, VARIABLE, torch_beams())

@@ -80,7 +80,7 @@ def generated(network, source: list[int], **options) -> tuple[list[int], float |
     return tokens, None if scores is None else scores.item()
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_loaded_folder_searches_as_generate_does(folders, name):
     directory, network = folders[name]

@@ -56,6 +56,7 @@ def test_activations(library, activation):
     check(library, layers_case(small(activation=activation), 1, [2], [4], [3]), 4)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("is_pre_norm", [True, False])
 @pytest.mark.parametrize(("num_logits", "num_blocks"), [(21, 5), (400, 4), (405, 4)])
 def test_logits(library, num_logits, num_blocks, is_pre_norm):
@@ -150,7 +151,7 @@ def assert_chosen(library, case, selected: Selected, num_blocks: int) -> None:
             torch.testing.assert_close(found, other, rtol=1e-5, atol=1e-5, msg=name)
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_choice(library, name, dtype):

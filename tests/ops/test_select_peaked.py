@@ -23,6 +23,7 @@ def peaked(request, cuda_on_cpu):
         yield NAME
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("held", [0.0, 0.4])
 @pytest.mark.parametrize("vocab_size", [1, 63, 65, 8192, 8193, 40001])
@@ -33,6 +34,7 @@ def test_random_logits(peaked, vocab_size, held, dtype):
         check(case, peaked, CPU, finishing=finishing)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("finishing", [Finishing.REFILL, Finishing.HELD])
 @pytest.mark.parametrize("num_rows", [1, 7, 100])
 def test_the_best_token_is_banned(peaked, num_rows, finishing):

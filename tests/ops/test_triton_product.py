@@ -89,6 +89,7 @@ def test_compiled_well(shape, kind, capability):
     assert assembly.stack == assembly.local == 0
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 @pytest.mark.parametrize("num_columns", [256, 4096])
 def test_large_matrices_are_the_first_to_leave_the_cache(num_columns, kind):

@@ -241,6 +241,7 @@ def test_a_target_of_the_catalogue_gets_the_score_of_the_search():
     assert other.hypotheses[0].items == ()
 
 
+@pytest.mark.thinned(most=1)
 def test_behind_other_processors(backend):
     """They change what the catalogue's tokens get."""
     model = random_model(5, V)
@@ -269,6 +270,7 @@ def test_nan_is_still_reported(backend):
     assert "NaN" in str(result.error)
 
 
+@pytest.mark.slow
 def test_a_filter_that_many_requests_use_is_kept_once():
     rule = allowed_items(CATALOGUE)
     model, algorithm = random_model(7, V), pybeam.fixed_beam(3, processors=[rule])

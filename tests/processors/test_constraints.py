@@ -105,7 +105,7 @@ def wide(name: str, *chain, **options):
     return BEAMS[name](WIDE, n_best=WIDE, max_length=LENGTH, processors=chain, **options)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("stage", ["log_probs", "logits"])
 @pytest.mark.parametrize("name", BEAMS)
 def test_a_wide_beam_ranks_all_outputs(backend, name, stage):
@@ -164,6 +164,7 @@ def test_nothing_invalid_leaves_at_the_limit(backend, max_length):
                 assert hypothesis.ended and automaton.score(hypothesis.tokens) > -math.inf
 
 
+@pytest.mark.thinned(most=1)
 def test_a_request_has_the_same_result_alone(backend):
     """Some have the automaton that allows everything, which steps may leave out."""
     model = random_model(8, V, levels=3)
@@ -284,6 +285,7 @@ def test_a_pool_gives_memory_back_behind_many_small_automata(monkeypatch):
     check_slots(pool, own | {0: large})
 
 
+@pytest.mark.slow
 def test_searches_stay_what_they_are_when_a_pool_gives_memory_back(monkeypatch):
     """Requests whose automata come and go, beside one that stays."""
     monkeypatch.setattr(automaton_pool, "KEPT_BYTES", 1 << 12)

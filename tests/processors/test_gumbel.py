@@ -102,6 +102,7 @@ def test_the_best_leaves_of_the_whole_tree(backend):
                 assert total == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_distribution_of_the_first_two_draws():
     """Against exact probabilities, over fixed seeds: p(y), then p(z) / (1 - p(y))."""
     num = 4000
@@ -204,6 +205,7 @@ def test_given_outputs_have_the_scores_that_were_drawn(backend):
     assert all(math.isfinite(value) for value in last.log_probs[1:])
 
 
+@pytest.mark.thinned(most=1)
 def test_banned_tokens_are_never_drawn(backend):
     model = random_model(5, 6)
     algorithm = pybeam.stochastic_beam(

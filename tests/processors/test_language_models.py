@@ -72,7 +72,7 @@ def all_outputs():
             yield output, size < LENGTH
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.4, -1.5])
 def test_a_wide_beam_ranks_outputs_by_both_models(path, backend, weight):
     model, words = random_model(3, len(TEXTS)), read_arpa(path)
@@ -125,6 +125,7 @@ def test_tokens_are_named_or_numbered(path, tmp_path, backend):
     assert found == [found[0]] * 4
 
 
+@pytest.mark.thinned(most=1)
 def test_alone_as_in_the_batch(path, backend):
     model = random_model(5, len(TEXTS))
     chain = [language_model(path, Texts(), unit="word")]
@@ -137,7 +138,7 @@ def test_alone_as_in_the_batch(path, backend):
     assert essence(together) == essence(one_by_one)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("unit", ["word", "token"])
 def test_requests_bring_models_of_their_own(path, backend, unit):
     """Other words, other weights and other texts of tokens; alone they are the same to the bit."""

@@ -19,6 +19,7 @@ LINES = [
 ]
 
 
+@pytest.mark.slow
 def test_greedy_as_transformers(tmp_path):
     theirs = save_tiny_model(tmp_path, "m2m_100", seed=3)
     sources = [[5 + (7 * i + j) % 30 for j in range(4 + i % 3)] for i in range(10)]

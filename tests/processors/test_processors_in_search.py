@@ -136,7 +136,7 @@ def assert_found(result, outcome) -> None:
     assert [h.score for h in result.hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 def test_neutral_processors_change_nothing(backend, name):
     model = random_model(3, V, eos_bonus=0.3)

@@ -25,7 +25,7 @@ def requests_of(temperature: float, num: int, **options) -> list[pybeam.Request]
     return [pybeam.Request([1], source_id=0, processors=one, **options) for one in own]
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_tokens_come_as_often_as_they_should(temperature):
     model, num = random_model(4, V), 4000
@@ -58,6 +58,7 @@ def test_scores_are_those_of_the_model():
         assert found.score == pytest.approx(sum(expected), abs=1e-5)
 
 
+@pytest.mark.thinned(most=1)
 def test_a_temperature_of_zero_is_the_search_without(backend):
     """Beside requests that sample."""
     model = random_model(7, V, eos_bonus=0.5)
@@ -121,7 +122,7 @@ CUTS = [
 ]
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("everywhere", [False, True], ids=["read", "as on a GPU"])
 @pytest.mark.parametrize(("cuts", "chain"), CUTS, ids=["-".join(cuts) for cuts, _ in CUTS])
 def test_what_may_come_is_what_others_leave_of_it(cuts, chain, everywhere, monkeypatch):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support import workers
 from support.thinning import mark_the_rest_slow
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,29 @@ def test_others_stay_as_they_are():
     slow[0].add_marker("slow")
     slow[5].add_marker("slow")
     assert len(values(quick(slow), "name")) == 7
+
+
+def test_long_tests_that_are_not_marked_are_named():
+    """Behind a run, the longest first; what a module makes for all its tests is not theirs."""
+
+    def report(name: str, when: str, seconds: float, *marks: str):
+        return SimpleNamespace(
+            nodeid=name, when=when, duration=seconds, keywords=dict.fromkeys(marks)
+        )
+
+    reports = [
+        report("short", "call", 0.9),
+        report("long", "call", 1.4),
+        report("longer", "call", 3.0),
+        report("first", "setup", 5.0),
+        report("marked", "call", 9.0, "slow"),
+        # xdist's of a worker that has ended
+        SimpleNamespace(),
+    ]
+    lines = workers.unmarked(reports)
+    assert [line.rpartition(" ")[2] for line in lines] == ["longer", "long"]
+    many = [report(str(i), "call", 2.0 + i) for i in range(30)]
+    assert len(workers.unmarked(many)) == workers.MOST_NAMES
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def outputs(algorithm, schedule, backend, **options):
     return [(*facts, [(h.tokens, h.ended) for h in hypotheses]) for *facts, hypotheses in found]
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("name", GUESSING)
 def test_waiting_changes_nothing(name, chain, backend):

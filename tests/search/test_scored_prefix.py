@@ -89,14 +89,14 @@ def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None
             assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs), abs=1e-4)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fairseq", "fairseq, diverse", "leading EOS"])
 def test_with_raw_scores_of_other_systems(backend, name):
     """Theirs are normalised, so that `tests/law`, which has the others, does not compare them."""
     assert_same_search(ALGORITHMS[name], backend, 5)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_drafts_with_processors(backend):
     chain = [
         processors.suppress_tokens_at_start([EOS, 3, 2]),
@@ -133,7 +133,7 @@ def test_what_is_said_of_a_running_search(backend):
     assert total > 5
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_beside_targets_and_other_limits(backend):
     """Requests with limits of their own, and targets to score in the same batch."""
     requests = [

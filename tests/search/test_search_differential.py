@@ -21,7 +21,7 @@ QUICK = settings(
 )
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @QUICK
 @given(problem=problems())
 def test_as_in_plain_python(backend, problem):

@@ -59,6 +59,7 @@ def test_wide_enough_at_every_step_is_exhaustive(backend, build, widths, levels)
     assert [(h.tokens, h.score) for h in result.hypotheses] == expected
 
 
+@pytest.mark.thinned(most=1)
 def test_the_widest_beam_returns_everything(backend):
     """1,296 outputs of four tokens each, which are all there are."""
     if backend == "reference":
@@ -99,6 +100,7 @@ def test_as_in_plain_python(backend, finishing, widths):
     assert ours == [(entry.tokens, float(entry.score)) for entry in expected.found]
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("build", BUILDERS)
 def test_places_that_nobody_takes_change_nothing(backend, build):
     """A margin keeps fewer than 128 alive, so 128 places and 600 give the same."""
@@ -148,6 +150,7 @@ def test_many_samples_are_drawn_as_few_are(backend):
     assert tokens[:100] == [(h.tokens, h.ended) for h in few.hypotheses]
 
 
+@pytest.mark.thinned(most=1)
 def test_groups_targets_and_prefixes_of_wide_beams(backend):
     """Groups, prefixes, targets and forced ends go with wide beams, too."""
     model = random_model(17, 8, eos_bonus=0.5)

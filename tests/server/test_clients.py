@@ -35,6 +35,7 @@ def openai(server):
         yield client
 
 
+@pytest.mark.slow
 def test_openai_completions(openai):
     found = openai.completions.create(
         model="bible-es-en",

@@ -287,6 +287,7 @@ def test_429_says_when_to_come_back():
     run(test, max_waiting=4)
 
 
+@pytest.mark.slow
 def test_64_requests_at_once_from_one_client():
     async def test(client):
         texts = [LINES[i % len(LINES)] for i in range(64)]

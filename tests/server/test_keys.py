@@ -208,6 +208,7 @@ def test_a_key_is_kept_as_its_hash_alone():
             keys.admit({"path": "/"}, other)
 
 
+@pytest.mark.slow
 def test_a_key_has_a_priority_of_its_own(keys):
     async def test(http):
         found = {

@@ -111,6 +111,7 @@ def test_a_tag_counts_as_generate_counts_it(tagged):
     assert plain.hypotheses[0].final_score < own.hypotheses[0].final_score
 
 
+@pytest.mark.slow
 def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
     shutil.copy(MODEL / "config.json", tmp_path)
     assert load_tokenizers(str(tmp_path)) is None

@@ -47,6 +47,7 @@ def test_a_key_that_is_withdrawn_ends_its_session(served, tmp_path, event):
             assert error.value.code == realtime.REFUSED
 
 
+@pytest.mark.slow
 def test_sound_is_paid_whose_blocks_are_not_whole(served, tmp_path):
     """At another rate than the model's the resampler holds up to 20 ms until the sound ends."""
     path = tmp_path / "keys.toml"

@@ -127,6 +127,7 @@ def test_several_temperatures_are_tried_unless_one_is_given(served):
     ]
 
 
+@pytest.mark.slow
 def test_options_of_a_request(served):
     asked = dict(task="translate", initial_prompt="bad", words=True, language=None)
     transcript = expected(served, **asked)
@@ -148,6 +149,7 @@ def test_options_of_a_request(served):
     ]
 
 
+@pytest.mark.slow
 def test_many_at_once_get_what_each_gets_alone(served):
     sounds = [wav(9000 + 8000 * i, seed=i) for i in range(4)]
     texts = [expected(served, one).text for one in sounds]
@@ -215,6 +217,7 @@ def test_features_that_are_decoded_count_as_tokens_and_seconds(served, tmp_path)
     run(test, model=served, keys=Keys(path=str(path)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SoundProcesses.are_possible(), reason="needs Linux and the package av")
 def test_recordings_are_decoded_by_other_processes(served, monkeypatch):
     """A crash there costs one request."""
@@ -353,6 +356,7 @@ def test_an_upload_that_names_hosts_or_lasts_too_long_is_refused(served):
         assert found.status_code == 422 and "must have at most 1 s of sound" in found.text
 
 
+@pytest.mark.slow
 def test_translations_into_english(served):
     transcript = expected(served, task="translate", language=None)
 

@@ -68,6 +68,7 @@ def test_a_text_that_is_longer_than_sources_may_be_is_split():
     assert found["translatedText"].count(",") >= 3
 
 
+@pytest.mark.slow
 def test_tags_of_html_stay():
     [one, two] = translations()[0], translations()[2]
     text = f'<p class="a&amp;b">{LINES[0]}</p><!-- no -->\n<b>{LINES[2]}</b> <script>x</script>'
@@ -83,6 +84,7 @@ def test_alternatives_differ():
     assert len(set(texts)) == len(texts) == 4
 
 
+@pytest.mark.slow
 def test_the_language_is_detected():
     pytest.importorskip("py3langid", reason="the package py3langid is in the extra `serve`")
     one, several, none = asked(
@@ -123,6 +125,7 @@ def test_files(name, content):
     assert run(send) == expected
 
 
+@pytest.mark.slow
 def test_a_model_may_be_named():
     """By its name alone: two that translate the same pair differ."""
 

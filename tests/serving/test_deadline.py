@@ -207,6 +207,7 @@ def test_what_is_expected_to_be_late_does_not_begin_beside_others():
     service.close()
 
 
+@pytest.mark.slow
 def test_who_waits_hears_that_it_will_be_late_before_it_is():
     """And after how long it may come again: when those before it have begun."""
     clock = Clock()
@@ -231,6 +232,7 @@ def test_who_waits_hears_that_it_will_be_late_before_it_is():
     service.close()
 
 
+@pytest.mark.slow
 def test_a_burst_after_lonely_requests_is_answered():
     """The times of lonely requests say nothing about the crowd, in which all take longer."""
 

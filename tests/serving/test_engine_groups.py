@@ -13,7 +13,7 @@ from support.served import MODEL, REQUESTS, answers, decoder, expected, is_alive
 from support.served import gated as one_gated
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [False, True])
 def test_a_model_comes_and_goes_while_another_decodes(processes):
     with pybeam.Service({"first": decoder()}, processes=processes) as service:

@@ -125,6 +125,7 @@ def test_an_engine_that_never_begins_tells_everybody():
                 service.submit(request).result(WAIT_SECONDS)
 
 
+@pytest.mark.slow
 def test_an_engine_that_never_begins_costs_nobody_anything_beside_one_that_works(monkeypatch):
     monkeypatch.setattr("pybeam.serving.engine_thread.RETRY_SECONDS", 0.001)
     plain = decoder()

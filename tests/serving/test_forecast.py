@@ -21,6 +21,7 @@ def simulated(pattern: str, load: float, seconds: float, timeout: float, **optio
     return simulation.run(getattr(Lines(LENGTHS, 1), pattern)(rate, seconds, timeout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "load", "engines"),
     [

@@ -18,6 +18,7 @@ from support.served import MODEL, REQUESTS, answers, expected, wait_for
 from support.server_process import gauge, needs_proc
 
 
+@pytest.mark.slow
 def test_clients_take_turns(monkeypatch):
     door, taken, begin = Door(), [], WaitingLine.begin
 
@@ -38,6 +39,7 @@ def test_clients_take_turns(monkeypatch):
     assert taken == ["many", "few", "many", "few", "many", "many", "many"]
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_both():
     metrics, door = Metrics(), Door()
     with started(2, door.model, listener=metrics) as service:

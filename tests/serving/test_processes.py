@@ -92,6 +92,7 @@ def test_a_crash_costs_the_requests_of_its_process_alone():
         assert answers([service.submit(request) for request in REQUESTS]) == expected()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_sleeps_costs_nothing():
     with started() as service:
         num_steps = 0
@@ -244,6 +245,7 @@ def test_errors_say_the_same_in_the_other_process():
     assert portable(plain) is plain
 
 
+@pytest.mark.slow
 def test_a_swap_ends_the_old_processes():
     with started(2) as service:
         assert answers([service.submit(request) for request in REQUESTS]) == expected()
@@ -280,6 +282,7 @@ def test_a_start_that_fails_leaves_no_process(monkeypatch):
     assert len(pids) == 4 and not any(map(is_alive, pids))
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_program_that_ends_leaves_the_engine_alone():
     with started() as service:
         assert answers([service.submit(REQUESTS[0])]) == expected()[:1]

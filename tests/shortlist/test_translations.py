@@ -117,6 +117,7 @@ def test_a_source_of_no_tokens(source):
     assert own.tokens.tolist() == [2]
 
 
+@pytest.mark.thinned(most=1)
 def test_lists_grow_while_others_are_decoded(backend):
     """A longer list that comes later moves those that are there, and changes no bit of theirs."""
     model = random_model(9, 300, eos_bonus=-1.0)

@@ -30,7 +30,7 @@ SCORINGS = {
 }
 
 
-@pytest.mark.thinned(together=2, most=25)
+@pytest.mark.thinned(most=12)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("rule", SCORINGS)
 def test_as_the_formula(name, rule, backend):

@@ -52,7 +52,7 @@ def assert_scored(result, target, log_probs, scoring=None, abs=2e-5, drafts=Fals
         assert (result.steps, result.expansions) == (len(log_probs), len(log_probs))
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_by_hand(backend, name):
     """Whatever the algorithm, only its scoring plays a part."""
@@ -90,7 +90,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     assert compared >= len(SOURCES) or name == "wide"
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)
@@ -298,7 +298,7 @@ def test_teacher_forcing(kind, tmp_path, backend, device):
         assert_scored(result, target, log_probs.tolist(), abs=1e-4)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 def test_a_step_never_waits(name, tmp_path, guard):
     save_tiny_model(tmp_path, "m2m_100")

@@ -287,6 +287,7 @@ def test_forms(tmp_path):
     assert "±" not in str(without)
 
 
+@pytest.mark.slow
 def test_a_data_frame_and_a_picture(tmp_path):
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")

@@ -31,7 +31,7 @@ def modes(model, source: int, *, shortest: int = 0, prefix=()) -> dict[tuple[int
     return {output: log_prob(model, source, output, prefix) for output in outputs}
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3, 40])
 @pytest.mark.parametrize("eos_bonus", [0.0, -4.0])
 def test_the_best_of_all_outputs(width, eos_bonus):

@@ -45,6 +45,7 @@ class Plain(pybeam.processors.Processor):
         return logits
 
 
+@pytest.mark.slow
 def test_objects_are_told_apart_by_their_attributes(tmp_path):
     model = random_model(7, vocab_size=7)
     found = []

@@ -52,7 +52,7 @@ def never(beam):
     return beam.num_finished < 0
 
 
-@pytest.mark.thinned(most=10)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("levels", [None, 3])
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "adaptive"])
 def test_a_rule_that_does_nothing_changes_no_bit(name, levels, backend):
@@ -93,7 +93,7 @@ PRUNING = {
 }
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=2)
 @by_schedule
 @pytest.mark.parametrize("levels", [None, 4])
 @pytest.mark.parametrize("name", PRUNING)
@@ -180,7 +180,7 @@ def hamming(candidates, beam, penalty=0.7):
     candidates.score -= penalty * count
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @by_schedule
 @pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
 def test_the_groups_of_diverse(build, schedule, backend):
@@ -208,7 +208,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("levels", [None, 3])
 @pytest.mark.parametrize("finishing", SEARCHES)
 @pytest.mark.parametrize("name", RULES)

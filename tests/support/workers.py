@@ -1,10 +1,16 @@
-"""Share work between the workers of a run, and repeat behind the run what they say of it."""
+"""Share work between the workers of a run, and say behind the run what they say of it, and what took long."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 SAID = pytest.StashKey[dict[str, None]]()
+# a test of more seconds is marked slow
+LONG = 1.0
+MOST_NAMES = 10
 
 
 def number_of(config: pytest.Config) -> int:
@@ -27,5 +33,17 @@ def pytest_testnodedown(node, error) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    for line in config.stash.get(SAID, {}):
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    for line in [*config.stash.get(SAID, {}), *unmarked(reports)]:
         terminalreporter.write_line(line)
+
+
+def unmarked(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """Name the longest tests that are not marked slow. It is no failure: other work makes tests long, too."""
+    took: Counter[str] = Counter()
+    for report in reports:
+        # the first test of a module also makes what all tests of it share
+        if getattr(report, "when", None) == "call" and "slow" not in report.keywords:
+            took[report.nodeid] += report.duration
+    found = [(name, seconds) for name, seconds in took.most_common(MOST_NAMES) if seconds > LONG]
+    return [f"{seconds:.1f} s, and not marked slow: {name}" for name, seconds in found]

@@ -101,6 +101,7 @@ def test_outputs_are_those_of_generate(tmp_path):
         assert [2, *hypothesis.tokens, *ends] == expected
 
 
+@pytest.mark.slow
 def test_a_folder_of_marian_is_searched_as_its_settings_say(tmp_path, caplog):
     pieces = MODEL / "sentencepiece.model"
     size = SentencePieceProcessor(model_file=str(pieces)).get_piece_size()

@@ -82,6 +82,7 @@ def test_samples_that_are_none(numbers, change, message):
         numbers.transcribe(change(samples.numpy()))
 
 
+@pytest.mark.slow
 def test_samples_of_other_kinds(numbers, whisper):
     samples = read_sound(FILES[0], numbers.sampling_rate).numpy()
     backwards = samples[::-1].copy()[::-1]
@@ -95,6 +96,7 @@ def test_samples_of_other_kinds(numbers, whisper):
         whisper.transcribe(samples, on_error="ignore")
 
 
+@pytest.mark.slow
 def test_segments_come_as_they_settle(whisper, sound):
     transcriber = pybeam.Transcriber(whisper.model, whisper.path)
     samples = read_sound(sound, 16000)

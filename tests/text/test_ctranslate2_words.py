@@ -97,6 +97,7 @@ def test_settings_of_marian_beside_the_weights_are_not_read(example, tmp_path):
     assert pybeam.load(tmp_path, device="cpu").decoder.algorithm.width == 5
 
 
+@pytest.mark.slow
 def test_a_whisper_transcribes_as_the_original(tmp_path):
     pytest.importorskip("ctranslate2")
     (tmp_path / "original").mkdir()

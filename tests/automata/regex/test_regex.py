@@ -221,6 +221,7 @@ def test_the_states_are_few():
     assert regex_automaton("(?s).*", snow).num_states == 3
 
 
+@pytest.mark.slow
 def test_an_example_tokenizer():
     """Random walks give texts that match, and texts that match are walks."""
     tokenizer = pybeam.load_tokenizer(MODEL)

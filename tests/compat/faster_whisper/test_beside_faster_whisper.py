@@ -109,6 +109,7 @@ def marked(cases: dict) -> list:
     return [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in cases]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", marked(CASES))
 def test_same_segments(model, theirs, samples, case):
     asked = CASES[case]

@@ -91,6 +91,7 @@ def test_no_speech_at_all(model, samples, monkeypatch):
     assert info.vad_options == VadOptions()
 
 
+@pytest.mark.slow
 def test_the_batch_changes_nothing(model, samples):
     clips = [{"start": start, "end": start + 6.5} for start in range(0, 34, 6)]
     # a random model writes timestamps even where it is told not to
@@ -125,6 +126,7 @@ def test_text_behind_the_last_timestamps_is_kept(model, directory, samples):
     assert found
 
 
+@pytest.mark.slow
 def test_a_model_of_english_alone(english, samples, caplog):
     assert english.supported_languages == ["en"]
     asked = FAST | LENIENT

@@ -141,6 +141,7 @@ def test_distances_are_sinusoids_from_far_behind_to_far_ahead():
         torch.testing.assert_close(distances(table, longest), expected)
 
 
+@pytest.mark.slow
 def test_schedules_and_refill_change_no_bit(model):
     sources = [*SOURCES, torch.zeros(0, NUM_FEATURES)]
     for search in (

@@ -82,6 +82,7 @@ def test_what_the_network_was_is_what_it_is():
     assert vars(network) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [pytest.param(0, marks=pytest.mark.slow), 16])
 def test_biases_without_a_bound_grow_and_are_not_captured(bound):
     """A bound that the config names is not believed if biases change behind it."""

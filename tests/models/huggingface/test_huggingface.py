@@ -319,7 +319,7 @@ def test_results_do_not_depend_on_the_schedule(kinds):
         assert found(model, algorithm, schedule, sources) == expected
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mistral", "t5", "gemma", "gptoss"])
 def test_guesses_look_as_far_back_as_the_tokens_they_stand_for(kind):
     """Rows of one source at different positions, with windows and with relative positions."""

@@ -95,7 +95,7 @@ def test_same_with_processors(bart, options):
     assert_same("bart", bart, max_new_tokens=10, **options)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", "llama"])
 def test_several_ends(name, request):
     """Every EOS ends a hypothesis and is kept as its last token."""

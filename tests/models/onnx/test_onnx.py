@@ -62,7 +62,7 @@ def ending_model(directory: Path, kind: str, sources) -> pybeam.models.Transform
     return pybeam.load_model(directory, device="cpu")
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
@@ -95,7 +95,7 @@ def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, na
     assert_agree(pybeam.Decoder(model, ALGORITHMS[name], schedule).decode(sources), expected)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [pybeam.jacobi, pybeam.gauss_seidel_jacobi])
 def test_guesses_ahead_are_seen_by_those_behind_them(folder, original, sources, build):
     """Greedy's output, with guesses of one source beside those of others, in fewer steps."""
@@ -125,7 +125,7 @@ def test_all_that_a_request_may_want(folder, original, sources):
     assert_agree(*results)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "max_length", "length_penalty"),
     [(1, 60, 0.0), (5, 60, 1.0), (5, 8, -0.5), (12, 20, 0.6)],
@@ -149,6 +149,7 @@ def test_limits_of_positions_and_of_file_sizes(tmp_path, monkeypatch):
     assert max(len(tokens) for tokens, *_ in found) == model.max_positions
 
 
+@pytest.mark.slow
 def test_padding_and_batch_mates_change_nothing(search, sources):
     together = hypotheses(search, sources, 3, 20, 0.0)
     for source, found in zip(sources[:3], together, strict=False):
@@ -177,6 +178,7 @@ def test_command_line(tmp_path, capfd):
     assert "--output must not be that of the model itself" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_has_what_its_model_was_loaded_with(tmp_path):
     """The EOS that was given, and the settings without those that were left out."""
     directory, file = tmp_path / "model", "generation_config.json"

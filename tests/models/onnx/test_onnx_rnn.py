@@ -68,7 +68,7 @@ def test_every_network(changes, tmp_path):
     assert {h.ended for result in found[0] for h in result.hypotheses} == {True, False}
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_example_models(name, tmp_path, capfd):
     original, model = exported(EXAMPLES / name, tmp_path / "onnx")

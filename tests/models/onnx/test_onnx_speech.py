@@ -111,7 +111,7 @@ def test_whisper(tmp_path):
     assert_agree(ours, theirs)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, name):
     model = pybeam.load_model(folder)

@@ -97,6 +97,7 @@ def test_nothing_but_keys_and_values_is_rounded(
     assert found == essence(expected)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounding_changes_scores(kind, directories_of):
     plain, rounded = (
@@ -131,7 +132,7 @@ def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, dtype, algorithm
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("is_built")
@@ -148,7 +149,7 @@ def test_backends_agree(kind, algorithm, directories_of):
         )
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_alignments_and_scores_of_given_outputs_read_the_same_numbers(
     kind, backend, directories_of, with_rounded_projections

@@ -60,7 +60,7 @@ def test_sources_are_encoded_as_without_graphs(kind, tmp_path):
     }
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("graph_memory", ["2.12"], indirect=True)
 @pytest.mark.parametrize("kind", ["Whisper", "Speech2Text", "FireRedASR"])
 def test_sound_is_encoded_as_without_graphs(kind, tmp_path, graph_memory, monkeypatch):
@@ -122,7 +122,7 @@ def assert_shared(model, shared) -> None:
         torch.testing.assert_close(one.states, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mistral", "bloom"])
 def test_prompts_are_read_as_without_graphs(kind, tmp_path, monkeypatch):
     """In blocks of other sizes, some of which share what they begin with."""

@@ -76,7 +76,7 @@ def assert_same_logits(model, backend, network, prompt, output, tolerance=1e-5):
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
 
 
-@pytest.mark.thinned(most=12)
+@pytest.mark.thinned(most=6)
 def test_logits_are_those_of_transformers(saved, backend):
     network, _, model = saved
     assert isinstance(model, CausalTransformer)
@@ -85,7 +85,7 @@ def test_logits_are_those_of_transformers(saved, backend):
         assert_same_logits(model, backend, network, ids(num, num), ids(9, num + 50))
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("rope", ROPES)
 def test_every_scaling_of_rotary_embeddings(tmp_path, rope):
     network = save_tiny_causal(tmp_path, "mistral", rope_parameters=ROPES[rope])

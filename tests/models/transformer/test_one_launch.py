@@ -39,7 +39,7 @@ def operators(monkeypatch) -> Operators:
 KINDS = ["m2m_100", "mbart", "bart-gelu_new", "pegasus", "marian", "fsmt"]
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_one_operator_after_another(kind, tmp_path, operators):
     save_tiny_model(tmp_path, kind, **SIZES)
@@ -53,7 +53,7 @@ def test_as_one_operator_after_another(kind, tmp_path, operators):
     assert len(operators.num_rows) == operators.num_chosen == stats.steps
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("schedule", [pybeam.Batch(2), pybeam.Streaming(9)], ids=str)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_searches(name, schedule, tmp_path, operators):
@@ -85,7 +85,7 @@ def test_logits_that_somebody_changes_are_not_selected_from(what, tmp_path, oper
     assert_alike(results, expected)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_searches_take_the_kernel(kind, tmp_path, monkeypatch):
     """The CUDA C++ kernel itself, as fibers of this CPU, in searches of float16."""

@@ -42,7 +42,7 @@ def written(kind: str, folder) -> None:
         save_tiny_model(folder, kind)
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", ["m2m_100", "bart-gelu_new", "t5", "marian", "causal-qwen3"])
 def test_as_from_all_logits(kind, tmp_path, output):
     written(kind, tmp_path)
@@ -55,7 +55,7 @@ def test_as_from_all_logits(kind, tmp_path, output):
     assert len(output.num_rows) == stats.steps
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("schedule", [pybeam.Batch(2), pybeam.Streaming(9)], ids=str)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_searches(name, schedule, tmp_path, output):
@@ -83,6 +83,7 @@ def test_logits_that_somebody_changes_are_not_selected_from(what, tmp_path, outp
     assert_alike(results, expected)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CHOOSING)
 def test_searches_take_the_kernel(name, tile, tmp_path, monkeypatch, cuda_on_cpu):

@@ -108,6 +108,7 @@ def test_encoder_keys_and_values_are_written_once(model, device):
     assert torch.equal(before.nan_to_num(), after.nan_to_num())
 
 
+@pytest.mark.slow
 def test_schedules_agree(model):
     """Algorithms on ragged recordings, an empty one among them, under every schedule."""
     sources = [*SOURCES, torch.zeros(0, NUM_FEATURES)]

@@ -68,7 +68,7 @@ def test_greedy_is_generates(pair):
         assert result.hypotheses[0].tokens == tokens
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 def test_beams_are_generates(pair):
     original, model = pair
     search = huggingface.beam_search(4, num_return_sequences=4, max_new_tokens=20)

@@ -82,7 +82,7 @@ def test_encoder_states_equal_the_originals(pair, backend):
         torch.testing.assert_close(state, expected, rtol=bound, atol=bound)
 
 
-@pytest.mark.thinned(most=10)
+@pytest.mark.thinned(most=6)
 def test_stepwise_logits_equal_the_originals(pair, backend):
     original, model = pair
     sources = sources_for(model)

@@ -106,7 +106,7 @@ def test_the_text_before_matters(saved):
     assert [t.segments for t in one] != [t.segments for t in other]
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_an_initial_prompt(saved, num_beams):
     recordings = sounds(100, 330, 250, seed=4)
@@ -144,6 +144,7 @@ def test_detected_languages_and_tasks(tmp_path, task):
     assert len({transcript.language for transcript in found}) > 1
 
 
+@pytest.mark.slow
 def test_silence(saved):
     """A window that may be silent and is unlikely is skipped."""
     recordings = sounds(*LENGTHS, seed=3)
@@ -185,7 +186,7 @@ def test_probabilities_are_those_of_the_model(saved):
         assert segment.no_speech_probability == pytest.approx(silence, rel=1e-4)
 
 
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [("distil", dict(decoder_layers=1)), ("turbo", dict(decoder_layers=1, num_mel_bins=128))],

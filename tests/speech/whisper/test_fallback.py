@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 
+import pytest
+
 from support.tiny_whisper import OPTIONS, sounds, transcribed
 
 LENGTHS = (250, 64, 100, 318)
@@ -14,6 +16,7 @@ SAMPLED = replace(
 )
 
 
+@pytest.mark.slow
 def test_samples_follow_from_the_seed(model, directory):
     recordings = sounds(150, 240, seed=6)
     texts = [

@@ -77,6 +77,7 @@ def test_parts_of_a_file_may_be_read_side_by_side():
         assert torch.equal(second.result(20), whole[100:200])
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("windows", ["sequential", "batched"])
 def test_a_file_gives_the_transcript_of_its_samples(model, directory, tmp_path, windows):
     write_sound(

@@ -55,6 +55,7 @@ def test_transcripts_are_those_of_each_recording_alone(model, directory, kind):
         assert transcribed(model, directory, recordings, options, schedule=schedule) == alone
 
 
+@pytest.mark.slow
 def test_windows_step_without_the_engine(model, directory, monkeypatch):
     """But for samples, and with the same transcripts."""
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -136,6 +137,7 @@ def test_news_tell_of_every_window(model, directory):
     assert news[-1].transcript is not None
 
 
+@pytest.mark.slow
 def test_a_recording_that_fails_fails_alone(model, directory):
     good = sounds(240, seed=6)[0]
 
