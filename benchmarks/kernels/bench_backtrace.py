@@ -29,11 +29,6 @@ class Backtrace(Kernel):
         self.copies = [(token, parent, slot, node, num_steps + 1)] * 10
         self.work = Work(3 * 4 * num_slots * num_steps, 0)
 
-    @classmethod
-    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        # a graph of so many operators takes a compiler long
-        return tuple(name for name in super().peers(kind, case) if "compile" not in name)
-
     def in_torch(
         self, token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int
     ) -> Tensor:
@@ -43,6 +38,19 @@ class Backtrace(Kernel):
             found.append(token[slot, node.long()])
             node = parent[slot, node.long()].clamp(min=0)
         return torch.stack(found[::-1], 1)
+
+    def in_compiled(
+        self, token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int
+    ) -> Tensor:
+        """Known nodes double, because a graph of one token at a time takes a compiler long."""
+        slot, num = slot.long(), 1
+        # where so many tokens back lead from each node
+        back = parent.index_select(0, slot).clamp(min=0).long()
+        nodes = node.long()[:, None]
+        while num < capacity - 1:
+            nodes = torch.cat((back.gather(1, nodes), nodes), 1)
+            back, num = back.gather(1, back), 2 * num
+        return token.index_select(0, slot).gather(1, nodes[:, -(capacity - 1) :])
 
 
 bench_backtrace = times(Backtrace)

@@ -55,10 +55,9 @@ class Cut(Kernel):
             logits.copy_(kept)
 
     @classmethod
-    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        """Each of the three is compiled once."""
-        compiled = ("torch.compile",) if case.size[:2] == SIZES[0] else ()
-        return ("torch", "torch, graph", *compiled)
+    def compiled(cls, case: Case) -> tuple[str, ...]:
+        """Each of the three once."""
+        return ("torch.compile",) if case.size[:2] == SIZES[0] else ()
 
     def ours(self, backend: Backend, logits: Tensor) -> None:
         if backend.draw is None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.forecast import Work
-from benchmarks.kernels.bench_processors import BANNED, CHAINS, PENALTY, SIZE_OF_NGRAM, Chain
+from benchmarks.kernels.bench_processors import CHAINS, Chain
 from benchmarks.kernels.kernel import Cases, cases, times
 from pybeam import backends
 
@@ -44,33 +44,7 @@ class EditLogits(Chain):
             logits.copy_(edited)
 
     def in_torch(self, logits: Tensor) -> None:
-        known: dict[str, Any] = {
-            "repetition": self._repetition,
-            "n-gram": self._ngram,
-            "suppress": self._suppress,
-        }
-        for name in self._names:
-            known[name](logits)
-
-    def _repetition(self, logits: Tensor) -> None:
-        index = self._history.long()
-        own = logits.gather(1, index)
-        logits.scatter_(1, index, torch.where(own < 0, own * PENALTY, own / PENALTY))
-
-    def _ngram(self, logits: Tensor) -> None:
-        """Ban the last token of each n-gram that begins as the hypothesis ends."""
-        grams = self._history.unfold(1, SIZE_OF_NGRAM, 1)  # [R, T - n + 1, n]
-        end = self._history[:, None, -(SIZE_OF_NGRAM - 1) :]
-        is_same = (grams[..., :-1] == end).all(2)
-        token = grams[..., -1].long()
-        logits.scatter_reduce_(1, token, torch.where(is_same, -torch.inf, torch.inf), "amin")
-
-    def _suppress(self, logits: Tensor) -> None:
-        for *before, token in BANNED:
-            is_hit = torch.ones_like(self._history[:, 0], dtype=torch.bool)
-            for i, one in enumerate(reversed(before)):
-                is_hit &= self._history[:, -1 - i] == one
-            logits[:, token].masked_fill_(is_hit, -torch.inf)
+        self.edit(logits)
 
 
 bench_edit_logits = times(EditLogits)

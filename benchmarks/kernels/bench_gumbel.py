@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +18,17 @@ WIDTH, DEPTH = 5, 16
 TEMPERATURE = 0.8
 # k of top-k, p of top-p, log(p) of min-p
 CUTS = {"all tokens": (0, 1.0, -torch.inf), "top-k and top-p": (50, 0.9, -torch.inf)}
+
+SAMPLE = sampling.sample()
+
+
+class Drawing(NamedTuple):
+    """The parts of `Rows` that a sampler asks for."""
+
+    row_slot: Tensor
+    num_generated: Tensor
+    min_length: Tensor
+    eos_ids: tuple[int, ...]
 
 
 class Perturb(Kernel):
@@ -105,11 +115,9 @@ class Draw(Kernel):
         position: Tensor,
         eos_ids: tuple[int, ...],
     ) -> Tensor:
-        rows = SimpleNamespace(
-            row_slot=slot, num_generated=position, min_length=min_length, eos_ids=eos_ids
-        )
+        rows: Any = Drawing(slot, position, min_length, eos_ids)
         # the processor may overwrite what it is given
-        return sampling.sample()(log_probs.clone(), rows, (temperature, seed, *cuts))
+        return SAMPLE(log_probs.clone(), rows, (temperature, seed, *cuts))
 
 
 class RestoreLogProbs(Kernel):

@@ -40,7 +40,7 @@ class OutputAndSelect(Kernel):
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        return ("torch", BY_PARTS) if kind == "cpu" else ("torch", "torch, graph", BY_PARTS)
+        return (*super().peers(kind, case), BY_PARTS)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,6 +88,36 @@ class Chain(Kernel):
             self._chains[backend.__name__] = chain, rows
         return self._chains[backend.__name__]
 
+    def edit(self, logits: Tensor) -> None:
+        """The same in torch, in place."""
+        known: dict[str, Any] = {
+            "repetition": self._repetition,
+            "n-gram": self._ngram,
+            "suppress": self._suppress,
+        }
+        for name in self._names:
+            known[name](logits)
+
+    def _repetition(self, logits: Tensor) -> None:
+        index = self._history.long()
+        own = logits.gather(1, index)
+        logits.scatter_(1, index, torch.where(own < 0, own * PENALTY, own / PENALTY))
+
+    def _ngram(self, logits: Tensor) -> None:
+        """Ban the last token of each n-gram that begins as the hypothesis ends."""
+        grams = self._history.unfold(1, SIZE_OF_NGRAM, 1)  # [R, T - n + 1, n]
+        end = self._history[:, None, -(SIZE_OF_NGRAM - 1) :]
+        is_same = (grams[..., :-1] == end).all(2)
+        token = grams[..., -1].long()
+        logits.scatter_reduce_(1, token, torch.where(is_same, -torch.inf, torch.inf), "amin")
+
+    def _suppress(self, logits: Tensor) -> None:
+        for *before, token in BANNED:
+            is_hit = torch.ones_like(self._history[:, 0], dtype=torch.bool)
+            for i, one in enumerate(reversed(before)):
+                is_hit &= self._history[:, -1 - i] == one
+            logits[:, token].masked_fill_(is_hit, -torch.inf)
+
 
 class Processors(Chain):
     op = "processors"
@@ -105,15 +136,24 @@ class Processors(Chain):
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        # theirs read the hypotheses back, which no graph can
-        return ("transformers",) if kind == "cpu" and find_spec("transformers") else ()
+        if kind == "cuda":
+            # those of transformers read the hypotheses back, which no graph can
+            return super().peers(kind, case)
+        return ("transformers",) if find_spec("transformers") else ()
 
     def ours(self, backend: backends.Backend, logits: Tensor) -> Tensor:
         chain, rows = self._chain(backend, logits.device)
         vars(rows).pop("history", None)  # as in a new step
         return chain(logits.clone(), rows)
 
-    def peer(self, name: str) -> Callable[[Tensor], object]:
+    def in_torch(self, logits: Tensor) -> Tensor:
+        edited = logits.clone()
+        self.edit(edited)
+        return edited
+
+    def peer(self, name: str) -> Callable[..., object]:
+        if name != "transformers":
+            return super().peer(name)
         from transformers import LogitsProcessorList
 
         known = theirs()

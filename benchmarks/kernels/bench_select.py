@@ -73,9 +73,12 @@ class Select(Kernel):
             return ()
         if kind == "cpu":
             return ("torch",)
+        return ("torch", "torch, graph", *cls.compiled(case), f"{FLASHINFER} top_k")
+
+    @classmethod
+    def compiled(cls, case: Case) -> tuple[str, ...]:
         is_compiled = case.size in COMPILED and case.dtype == "bfloat16"
-        compiled = ("torch.compile",) if is_compiled and torch.cuda.is_available() else ()
-        return ("torch", "torch, graph", *compiled, f"{FLASHINFER} top_k")
+        return ("torch.compile",) if is_compiled else ()
 
     def __init__(
         self,

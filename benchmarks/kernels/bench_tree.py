@@ -78,10 +78,6 @@ class TreeAppend(Kernel):
         for array, kept in zip(self.changes, self._kept, strict=True):
             array.copy_(kept)
 
-    @classmethod
-    def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        return ("torch", "torch, graph") if kind == "cuda" else ("torch",)
-
     def expected(self, dtype: str) -> expected.Expected:
         """Each replay is one call alone, because the trees are put back before the next."""
         least = expected.of_work(self.work, dtype)

@@ -117,8 +117,11 @@ class TreeAttention(Kernel):
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
+        if kind == "cpu":
+            return (cls.copying,)
         # FlashInfer has no float32
-        return (cls.copying, *(cls.others if kind == "cuda" and case.dtype == "bfloat16" else ()))
+        others = cls.others if case.dtype == "bfloat16" else ()
+        return (cls.copying, *cls.compiled(case), *others)
 
     def ours(self, backend: backends.Backend, key: Tensor, value: Tensor) -> Tensor:
         # the reference is compared in float32
@@ -132,6 +135,13 @@ class TreeAttention(Kernel):
         """A cache of its own for every row: keys and values are gathered, then attended."""
         gathered = [pool[self._row_cells].transpose(1, 2) for pool in (key, value)]
         return scaled_dot_product_attention(self._query[:, :, None], *gathered)  # [R, H, 1, D]
+
+    def in_compiled(self, key: Tensor, value: Tensor) -> Tensor:
+        """Sums over the cells of every row, which a compiled kernel reads where they lie."""
+        cells, scale = self._row_cells, HEAD_SIZE**-0.5
+        score = (self._query[:, None].float() * key[cells].float()).sum(-1)  # [R, T, H]
+        share = (scale * score).softmax(1)[..., None]
+        return (share * value[cells].float()).sum(1).to(key.dtype)
 
     def in_other(self, name: str) -> Callable[..., object]:
         """Each row is a request, and each cell that the row sees a page."""

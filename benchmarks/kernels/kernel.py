@@ -99,14 +99,16 @@ class Kernel:
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
-        """Others that compute the same, by name. A GPU replays their kernels in a graph, but for "torch".
-
-        torch.compile takes seconds, so the first case stands for all.
-        """
+        """Others that compute the same, by name. A GPU replays their kernels in a graph, but for "torch"."""
         if kind == "cpu":
             return ("torch",)
+        return ("torch", "torch, graph", *cls.compiled(case), *cls.others)
+
+    @classmethod
+    def compiled(cls, case: Case) -> tuple[str, ...]:
+        """torch.compile as a peer of `peers`. It takes seconds, so the first case on a GPU stands for all."""
         is_first = cls.cases.cuda is not None and case == cls.cases.cuda[0]
-        return ("torch", "torch, graph", *(("torch.compile",) if is_first else ()), *cls.others)
+        return ("torch.compile",) if is_first else ()
 
     @classmethod
     def absence(cls, name: str) -> str | None:
@@ -124,11 +126,17 @@ class Kernel:
         """The function of the same arguments behind a name of `peers`."""
         if name.startswith(FLASHINFER):
             return self.in_other(name)
-        return torch.compile(self.in_torch, dynamic=False) if "compile" in name else self.in_torch
+        if "compile" in name:
+            return torch.compile(self.in_compiled, dynamic=False)
+        return self.in_torch
 
     def in_torch(self, *arguments: Any) -> object:
         """The best that people write in torch."""
         raise NotImplementedError
+
+    def in_compiled(self, *arguments: Any) -> object:
+        """The same for torch.compile, where that does better with other code."""
+        return self.in_torch(*arguments)
 
     def in_other(self, name: str) -> Callable[..., object]:
         """The function of another package, for the same arguments."""

@@ -90,10 +90,21 @@ def automaton_places(
     """
     num_rows, vocab_size = log_probs.shape
     arguments.eos_ids(eos_ids, vocab_size)
+    _check_rows(log_probs, inputs)
+    return divided(log_probs, arrays, inputs, token, parent, eos_ids) if num_rows else log_probs
+
+
+def divided(
+    log_probs: Tensor,
+    arrays: PoolArrays,
+    inputs: PlacesInputs,
+    token: Tensor,
+    parent: Tensor,
+    eos_ids: Sequence[int],
+) -> Tensor:
+    """`automaton_places` of arguments that are right; nothing is read back from the device."""
+    num_rows, vocab_size = log_probs.shape
     source = _sources_of(inputs.offset, num_rows)
-    _check_rows(log_probs, inputs, source)
-    if not num_rows:
-        return log_probs
     log_probs = log_probs.contiguous()
     places = inputs.width - (
         inputs.entries.diff() - inputs.offset.diff()
@@ -123,8 +134,9 @@ def automaton_places(
     return log_probs
 
 
-def _check_rows(log_probs: Tensor, inputs: PlacesInputs, source: Tensor) -> None:
+def _check_rows(log_probs: Tensor, inputs: PlacesInputs) -> None:
     num_rows, vocab_size = log_probs.shape
+    source = _sources_of(inputs.offset, num_rows)
     if num_rows > 1 and log_probs.stride(0) < vocab_size:
         raise ValueError("rows of `log_probs` must not overlap; pass log_probs.contiguous()")
     offset, slot = inputs.offset, inputs.row_slot
@@ -168,7 +180,8 @@ def _candidates(
     is_best = (best >= 0) & ((best >= 0).cumsum(1) <= places[:, None])
     token = torch.where(is_best, token, -1)
     rest = log_probs.masked_fill(log_probs.isnan(), -INF)
-    rest[:, list(eos_ids)] = -INF
+    for eos_id in eos_ids:
+        rest[:, eos_id] = -INF
     first = rest.argmax(1, keepdim=True).to(INT)
     is_nearer = (edges.missing < edges.before[:, None]) & ~_is_eos(edges.token, eos_ids)
     nearer = torch.where(is_nearer, edges.token, -1)  # [R, M]

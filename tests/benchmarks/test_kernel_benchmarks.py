@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
 import pkgutil
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +26,7 @@ from benchmarks.gpu import expected  # noqa: E402
 from benchmarks.gpu.count_kernels import PHASES  # noqa: E402
 from benchmarks.kernels.bench_select import Select  # noqa: E402
 from benchmarks.kernels.bench_step import PHASES as PHASES_OF_A_STEP  # noqa: E402
-from benchmarks.kernels.kernel import Case, WrongResult, all_kernels  # noqa: E402
+from benchmarks.kernels.kernel import Case, Kernel, WrongResult, all_kernels, same  # noqa: E402
 from benchmarks.kernels.plan import worth  # noqa: E402
 
 KERNELS = ROOT / "benchmarks" / "kernels"
@@ -32,6 +34,18 @@ KERNELS = ROOT / "benchmarks" / "kernels"
 AS_PHASES = {"read_kernel": "read", "report_kernel": "report"}
 # what `python -m benchmarks ctc` times with all that is around it
 IN_CTC = {"ctc_align", "ctc_beam_search", "ctc_prefix_scores"}
+# timed as phases of a step; `line_of` launches nothing
+IN_STEPS = {"read_beams", "beam_commit", "beam_report", "line_of"}
+# a step and its trees are states of ours
+NOT_IN_TORCH = {"step", "tree_release"}
+COMPILED = [
+    kernel
+    for kernel in all_kernels()
+    if kernel.cases.cuda is not None and kernel.op not in NOT_IN_TORCH
+]
+# inductor unrolls its loop over rows for a minute
+COMPILES_LONG = {"draft_commit"}
+HALVES = (torch.bfloat16, torch.float16)
 SETTINGS = {
     "isa",
     "set_isa",
@@ -92,6 +106,86 @@ def test_every_kernel_of_a_gpu_has_a_benchmark():
     assert launched <= every
     assert every - launched == set(AS_PHASES)
     assert set(AS_PHASES.values()) <= set(PHASES_OF_A_STEP)
+
+
+def test_every_function_of_the_triton_backend_has_a_benchmark():
+    """Some kernels are launched by several, and none alone would be missed above."""
+    source = (ROOT / "pybeam" / "backends" / "triton.py").read_text("utf-8")
+    imported = [
+        name.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ImportFrom) and "triton_kernels" in (node.module or "")
+        for name in node.names
+    ]
+    on_gpu = [kernel for kernel in all_kernels() if kernel.cases.cuda is not None]
+    measured = {kernel.op.partition(",")[0] for kernel in on_gpu}
+    assert set(imported) - measured == IN_STEPS
+
+
+def test_torch_compile_stands_beside_every_kernel_of_a_gpu():
+    on_gpu = [kernel for kernel in all_kernels() if kernel.cases.cuda is not None]
+    without = {
+        kernel.op
+        for kernel in on_gpu
+        if not any("torch.compile" in kernel.peers("cuda", case) for case in kernel.cases.cuda)
+    }
+    assert without == NOT_IN_TORCH
+    # what has taken long to compile would be in a dry run's way
+    tried = [peer for own in on_gpu for case in own.cases.tiny for peer in own.peers("cuda", case)]
+    assert "torch.compile" not in tried
+
+
+def compiled_call(own: type[Kernel], device: torch.device):
+    """A tiny case, and a call of what torch.compile makes of it."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    case = own.cases.tiny[0]
+    given = own(device, case.dtype, *case.size)
+    [call, *_] = given.calls("torch.compile")
+    return given, call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", COMPILED, ids=lambda own: own.__name__)
+def test_a_compiled_peer_is_one_graph(own, monkeypatch):
+    """As a CUDA graph asks: nothing is read back. Tensors without memory take the way of a GPU."""
+    monkeypatch.setattr(
+        torch, "compile", partial(torch.compile, fullgraph=True, backend="aot_eager")
+    )
+    with torch.inference_mode():
+        _, call = compiled_call(own, torch.device("meta"))
+        call()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "own",
+    [own for own in COMPILED if own.op not in COMPILES_LONG],
+    ids=lambda own: own.__name__,
+)
+def test_a_compiled_peer_computes_what_torch_does(own):
+    with torch.inference_mode():
+        given, call = compiled_call(own, torch.device("cpu"))
+        found = [
+            numbers_of(given, one) for one in (call, partial(given.in_torch, *given.copies[0]))
+        ]
+    assert found[0] and len(found[0]) == len(found[1])
+    for ours, theirs in zip(*found, strict=True):
+        same(ours.flatten(), theirs.flatten(), 2e-2 if theirs.dtype in HALVES else 1e-4)
+
+
+def numbers_of(given: Kernel, call) -> list[torch.Tensor]:
+    """All that a call gives and changes; the changes are taken back."""
+    if given.before is not None:
+        given.before()
+    before = [tensor.clone() for tensor in given.changes]
+    found = call()
+    found = () if found is None else found if isinstance(found, tuple) else (found,)
+    numbers = [tensor.clone() for tensor in (*given.changes, *found)]
+    for tensor, old in zip(given.changes, before, strict=True):
+        tensor.copy_(old)
+    return numbers
 
 
 def test_every_case_has_a_name_of_its_own():
