@@ -54,6 +54,7 @@ def test_min_length_does_not_count_the_prefix(backend):
     assert result.hypotheses[0].tokens == [3, 3, 3, 2, 2]
 
 
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize(
     ("scoring", "expected"),
     [

@@ -98,6 +98,7 @@ def test_arrays_are_checked_as_they_are():
         Automaton(**{**vars(automaton), "final": automaton.final.astype(np.float64)})
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_lengths_of_outputs(kind):
     tokens = range(3)

@@ -64,6 +64,7 @@ def test_kenlm_says_the_same(arpa, sentence):
     assert found == pytest.approx(LN10 * KENLM[sentence], abs=1e-5)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", BINARY)
 def test_binary_files_hold_the_same(arpa, tmp_path, kind):
     path = tmp_path / "own.binary"

@@ -25,6 +25,7 @@ CASES = {
 }
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("phrases", CASES.values(), ids=CASES)
 def test_outputs_are_those_that_contain_every_phrase(phrases):
     automaton = phrases_automaton(phrases)

@@ -69,6 +69,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_translations_are_the_same(translators, name):
     options = {**LENGTHS, **OPTIONS[name]}
@@ -295,6 +296,7 @@ def test_gpus_compute_in_the_floats_beside_int8(asked, expected):
     assert (dtype_of("cuda", asked), dtype_of("cpu", asked)) == (expected, "int8")
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("compute_type", ["auto", "default"])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int4])
 def test_quantised_folders_stay_as_they_are(dtype, compute_type, tmp_path):

@@ -90,6 +90,7 @@ def llama():
 IDS = torch.tensor([[5, 9, 6, 12], [7, 7, 3, 4]])
 
 
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize(
     "options",
     [

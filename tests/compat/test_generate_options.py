@@ -125,7 +125,7 @@ CRITERIA = {
 }
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 def test_stopping_criteria(kind, name):
@@ -223,6 +223,7 @@ def test_samples_of_a_batch_follow_the_seed_of_torch():
     assert len({tuple(line[4:]) for line in found}) == 8
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("by_place", [False, True])
 def test_a_config_of_the_caller_asks_for_samples_whatever_the_checkpoint_does(by_place):
     model = network("llama")

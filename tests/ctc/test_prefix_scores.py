@@ -112,6 +112,7 @@ def test_scores_of_steps_are_those_of_plain_python(pre_beam, backend):
             assert one.score == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("schedule", [pybeam.Fifo(2), pybeam.Streaming(2, row_budget=4)], ids=repr)
 def test_a_source_alone_gets_what_it_gets_beside_others(schedule, backend):
     requests = requests_of([*FRAMES, frames_of(7, 0), frames_of(8, 9)])

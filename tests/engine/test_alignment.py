@@ -41,7 +41,7 @@ def original_attention(original, start: int, source, tokens, layer: int = -1) ->
     return output.cross_attentions[layer][0, :, : len(tokens)]
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_equals_the_originals(tmp_path, family):
     """The attention of every hypothesis, forced prefix included; and hypotheses are what they are without."""

@@ -98,7 +98,7 @@ def memory(monkeypatch):
     return memory
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "held"])
 @pytest.mark.parametrize("layer", LAYERS)

@@ -125,7 +125,7 @@ CASES = [(kind, "none") for kind in KINDS]
 CASES += [(kind, edits) for kind in ("m2m_100", "causal-gpt2") for edits in EDITS if EDITS[edits]]
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(("kind", "edits"), CASES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_many_steps_are_the_steps_one_by_one(kind, name, edits, checked):

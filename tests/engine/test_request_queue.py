@@ -146,6 +146,7 @@ def test_the_window_sorts_what_has_arrived():
     assert [result.index for result in results] == [1, 2, 0, 3, 5, 4]
 
 
+@pytest.mark.thinned(most=1)
 def test_another_thread_puts_and_closes(backend, queue):
     model = random_model(5, eos_bonus=0.3)
     decoder = pybeam.Decoder(model, pybeam.variable_beam(3, max_length=8), pybeam.Fifo(4), backend)

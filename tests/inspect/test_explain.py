@@ -40,7 +40,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("levels", [None, 3])
 def test_the_output_is_that_of_a_decoder(name, levels):

@@ -185,5 +185,6 @@ def vars_of(module, base: type) -> list[type]:
     return [one for one in found if isinstance(one, type) and issubclass(one, base)]
 
 
+@pytest.mark.slow
 def test_a_case_is_repeated():
     check(Case.parse(os.environ.get("PYBEAM_LAW", str(Case(ARRAY.rows[0])))))

@@ -94,6 +94,7 @@ def test_launches_select(operators):
     assert operators.num_chosen > before
 
 
+@pytest.mark.slow
 def test_a_case_is_repeated(operators):
     line = os.environ.get("PYBEAM_LAW")
     check(dict(Case.parse(line).values) if line else ROWS[0], operators)

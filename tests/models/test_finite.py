@@ -91,7 +91,7 @@ def test_a_token_whose_logit_is_minus_infinity_never_follows(directory_of, tmp_p
         pybeam.load_model(copy, device="cpu")
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("kind", ["m2m_100", "rnn"])
 def test_graphs(directory_of, kind, is_large, tmp_path):

@@ -31,7 +31,7 @@ def assert_generates(directory, network) -> None:
         assert result.hypotheses[0].tokens == line
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("layout", READ)
 def test_a_published_layout_is_read(tmp_path, layout):
     kind, rewrite = READ[layout]

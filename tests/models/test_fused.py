@@ -115,7 +115,7 @@ def test_teams_of_several_callers(tmp_path):
         assert all(found == expected for found in pool.map(decode, range(6)))
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=4)
 def test_other_backends_have_no_such_program(model):
     reference, native = map(pybeam.backends.load, ("reference", "native"))
     assert fused(reference, model.decoder, model.output) is None

@@ -28,6 +28,7 @@ def model(tmp_path_factory):
     return load_model(directory)
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_are_those_of_torchs_modules(tmp_path, backend, device, num_layers, dtype):

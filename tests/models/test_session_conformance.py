@@ -84,7 +84,7 @@ def assert_same(model, backend: str, actual, expected):
         assert_near(model, actual, expected)
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 def test_built_in_models_promise_bits(model, backend, request):
     """Where weights are packed: these tests do not compare loosely by mistake."""
     kind = request.node.callspec.params["model"]
@@ -130,7 +130,7 @@ def test_a_batch_changes_nothing(model, backend):
             assert_same(model, backend, ours[slot], expected[0])
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 def test_branches_equal_straight_lines(model, backend):
     """Advance then step equals step then permute: a row gets what its hypothesis gets alone."""
     driver = SessionDriver(model, backend, num_slots=2)
@@ -160,7 +160,7 @@ def test_permuted_rows_get_permuted_logits(model, backend):
     assert_near(model, logits[1], logits[0][order])
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 def test_sixty_five_rows_and_more(model, backend):
     """Beams whose masks need a second word."""
     driver = SessionDriver(model, backend)
@@ -195,7 +195,7 @@ def test_paused_sources_lose_nothing(model, backend):
             assert_near(model, logits[slot][row], expected)
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 def test_slots_used_again_leave_others_unchanged(model, backend):
     first, second, third = sources(3, seed=3)
     driver = SessionDriver(model, backend, num_slots=2)

@@ -98,6 +98,7 @@ def test_a_loaded_folder_searches_as_generate_does(folders, name):
         assert result.hypotheses[0].final_score == pytest.approx(score, abs=1e-5)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["opus-mt", "bart-large-cnn", "penalised"])
 def test_greedy_search_does_too(folders, name):
     directory, network = folders[name]

@@ -69,6 +69,7 @@ def save(directory, kind: str) -> None:
 
 
 # encoder-decoders with and without relative positions, and decoders with and without a cap of logits
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     ("kind", "seed"), [("bart", 1), ("bart", 2), ("t5", 1), ("qwen3", 1), ("gemma2", 2)]
 )

@@ -47,6 +47,7 @@ def test_more_equal_keys_than_a_block_has_room_for(cuda_kernel, reverse):
     check(case, cuda_kernel, CPU)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("held", [0.0, 0.5])
 def test_more_entries_than_a_block_holds(cuda_kernel, held):
     """An operator that is called by itself may be given more rows than a beam of this kernel has places."""

@@ -41,6 +41,7 @@ def small(**changed) -> LayersShape:
     return LayersShape(**{"width": 64, "inner_width": 128, **changed})
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("is_pre_norm", [True, False])
 def test_two_layers(library, dtype, is_pre_norm):
@@ -75,6 +76,7 @@ def test_logits_alone(library):
     check(library, case, 4)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("is_pre_norm", [True, False])
 def test_embeddings(library, is_pre_norm):
     """Tokens in place of states; some have no line in their table, and one skips its position."""

@@ -35,6 +35,7 @@ def test_biases_by_distance(kernel, num_distances, window):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("soft_cap", [0.0, 2.0])
 @pytest.mark.parametrize("window", [0, 40])
 def test_many_rows_in_bfloat16(kernel, window, soft_cap):

@@ -7,7 +7,6 @@ from support.triton_process import run_in_interpreter
 ALL_OPTIONS = "max_candidates-margin-local_margin-best_finished-forced-ban_eos"
 A_LITTLE = {
     "ops/test_select.py": (
-        "test_ban_eos_loses_no_candidate",
         "test_empty",
         f"test_options[triton-0.3-{ALL_OPTIONS}-2]",
     ),
@@ -71,7 +70,6 @@ A_LITTLE = {
     "ops/test_gated.py": ("test_as_its_formula[triton-1-300-4]",),
     "ops/test_automata_in_pools.py": ("test_as_the_plain_step",),
     "ops/test_automata.py": (
-        "test_walk",
         "test_columns[triton-dtype0-0-1]",
         "test_a_row_that_is_not_sound_is_nan",
     ),

@@ -66,7 +66,7 @@ def assert_ranked(result, scores, chosen, prefix=()) -> None:
     assert result.has_all_items
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("name", ["fixed", "variable", "shrinking", "optimal"])
 def test_a_wide_beam_ranks_all_items(backend, name, renormalize):
@@ -128,7 +128,7 @@ def chosen_requests(rule) -> list[pybeam.Request]:
     ]
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name, renormalize):
@@ -145,6 +145,7 @@ def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name, reno
     assert essence(decoded(model, algorithm, pybeam.Fifo(4), backend, requests)) == narrow
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("eos", [0, 5, 9, (9, 5), (0, 5)])
 def test_eos_stands_anywhere(backend, eos):
     """In front of all tokens, behind them or among them; only the first of several ends an item."""

@@ -84,6 +84,7 @@ def assert_ranked(result, scores, prefix=()) -> None:
     assert found == pytest.approx(scores, abs=1e-4)
 
 
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_the_oracle(kind, backend):
     for seed, stage in enumerate(("log_probs", "logits")):

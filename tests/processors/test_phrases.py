@@ -45,7 +45,7 @@ def valid(model, source, phrases, length):
     return sorted(found, key=lambda one: -one.score)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", BEAMS)
 @pytest.mark.parametrize("phrases", PHRASES.values(), ids=PHRASES)
 def test_a_wide_beam_finds_the_best_of_all_valid_outputs(phrases, kind):
@@ -64,7 +64,7 @@ def test_a_wide_beam_finds_the_best_of_all_valid_outputs(phrases, kind):
         assert [h.score for h in result.hypotheses] == pytest.approx([one.score for one in best])
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", BEAMS)
 @pytest.mark.parametrize("levels", [None, 3], ids=["scores", "ties"])
 def test_places_are_those_of_dynamic_beam_allocation(kind, levels):

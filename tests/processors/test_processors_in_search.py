@@ -178,6 +178,7 @@ def test_a_wide_beam_finds_every_allowed_sequence(backend):
         )
 
 
+@pytest.mark.thinned(most=1)
 def test_a_beam_in_which_nothing_is_allowed_is_empty(backend):
     model = random_model(5, V)
 

@@ -31,7 +31,7 @@ def next_tokens(model, source: int, prefix: list[int]) -> list[tuple[float, int]
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("num", [1, 3, 20])
 def test_by_hand(backend, name, num):

@@ -32,7 +32,7 @@ def model_of(seed: int):
     return random_model(seed, 9, levels=[None, 3][seed % 2], eos_bonus=[0.0, -1.0, 1.0][seed % 3])
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_all_have_ended_and_none_that_could_be_there_is_missing(name, backend):
     """Steps and reasons are the same, and what is kept is the best of what ended, however many were cut."""

@@ -9,7 +9,7 @@ from support.search_models import constant_model, random_model
 from support.search_oracles import every_sequence, ranked_log_probs
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("build", [pybeam.variable_beam, pybeam.fixed_beam])
 def test_width_64_is_exhaustive_on_a_five_token_model(backend, build, seed):

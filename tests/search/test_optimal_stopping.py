@@ -55,7 +55,7 @@ def bound_of(scoring, source_length):
     return bound
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("refills", [False, True], ids=["as written", "refilled"])
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("seed", range(6))

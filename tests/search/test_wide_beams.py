@@ -43,7 +43,7 @@ def every_one(step, max_length: int) -> list[tuple[list[int], float]]:
     return [(found.tokens[:-1], float(found.score)) for found in beam]
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("levels", [None, 2], ids=["", "ties"])
 @pytest.mark.parametrize("build", BUILDERS)
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_widest_beam_returns_everything(backend):
     assert result.stop_reason == "empty_beam"
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("finishing", ["refill", "held"])
 @pytest.mark.parametrize("widths", [[150], [3, 140, 40], [200, 20]], ids=str)
 def test_as_in_plain_python(backend, finishing, widths):

@@ -42,7 +42,7 @@ def test_equal_widths_are_one_width(backend, model, name):
         assert results_of(model, algorithm, backend) == one
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_what_holds_at_last_holds_beyond_the_list(backend, model, name):
     build = BUILDERS[name]
@@ -74,6 +74,7 @@ def test_a_request_has_its_own_widths(backend, model):
             assert results_of(model, algorithm, backend, requests) == expected
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("rule", [PrefixRule(), PrefixRule(is_scored=True, in_length=True)])
 def test_steps_are_counted_behind_the_prefix(backend, rule):
     """The prefix is one row, however long it is."""

@@ -116,6 +116,7 @@ def test_requests_beyond_a_limit_get_429_with_the_headers_of_openai(keys):
     run(test, keys=keys(a={"requests_per_minute": 1}, b={"requests_per_day": 1}, c={}))
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("path", ["/v1/translations", "/v1/completions", "/v1/score", "stream"])
 def test_tokens_are_those_of_sources_and_outputs(keys, path):
     """OpenAI's answers say how many there were."""

@@ -132,6 +132,7 @@ def test_a_decoder_that_crashes_swells_or_hangs_costs_its_recording(odd, tmp_pat
     assert len(read(odd, tmp_path / "nothing")) == 7
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["open_a_file", "open_a_connection"])
 def test_a_decoder_opens_no_file_and_no_connection(odd, tmp_path, name):
     with pytest.raises(ValueError, match="Too many open files"):

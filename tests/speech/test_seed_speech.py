@@ -24,6 +24,7 @@ def dense(directory) -> DenseSpeech:
     return DenseSpeech.load(directory, json.loads((directory / "config.json").read_text()))
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @torch.inference_mode()
 def test_same_tokens_and_scores(directory, dense, device, options):

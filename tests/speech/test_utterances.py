@@ -28,6 +28,7 @@ def delay(rules: SpeechRules) -> float:
     return own + 5 * FRAME / RATE
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("rules", RULES, ids=str)
 def test_utterances_are_the_stretches_of_the_whole_sound(rules, monkeypatch):
     """Whatever the chunks. Each begins with its news, comes in its time, and no other sound is held."""

@@ -218,7 +218,7 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
 def test_what_is_found_under_processors_gets_its_score(backend, name, build):

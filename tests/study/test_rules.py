@@ -138,7 +138,7 @@ def huang(beam):
     return (worst > -torch.inf) & (worst >= torch.maximum(*bounds))
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=2)
 @by_schedule
 @pytest.mark.parametrize("n_best", [1, 3])
 def test_the_stop_of_huang_beam(n_best, schedule, backend):
@@ -161,7 +161,7 @@ def narrow(candidates, beam):
     candidates.goes_on &= torch.arange(candidates.score.shape[1]) < beam.width
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @by_schedule
 @pytest.mark.parametrize("n_best", [1, 3])
 def test_the_finishing_of_huang_beam(n_best, schedule, backend):

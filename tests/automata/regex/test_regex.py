@@ -81,7 +81,7 @@ def assert_exact(pattern, vocabulary: Vocabulary, length: int) -> None:
     assert {automaton.start, *automaton.target.tolist()} == {*range(automaton.num_states)}
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(most=12)
 @pytest.mark.parametrize("drops", VOCABULARIES)
 @pytest.mark.parametrize(
     "pattern",

@@ -132,6 +132,7 @@ def test_integers_are_taken_over_as_they_are(kind, tmp_path):
         torch.testing.assert_close(one, other, rtol=0, atol=0.5)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("quantisation", ["float32", "int8"])
 def test_a_whisper_finds_the_same_tokens(quantisation, tmp_path):
     save_tiny_whisper(tmp_path / "original")

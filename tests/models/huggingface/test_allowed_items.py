@@ -54,7 +54,7 @@ def generated(network, source, start, items, **options):
     return [line[: line.index(EOS)] for line in lines], out.sequences_scores.tolist()
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("kind", ["bart", "bart built in", "llama"])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])

@@ -56,6 +56,7 @@ def cases(names) -> list:
     return [pytest.param(name, marks=[] if name in QUICK else slow) for name in names]
 
 
+@pytest.mark.thinned(most=2)
 @pinned
 @pytest.mark.parametrize("name", cases(CLASSES))
 def test_a_class_is_searched_as_by_generate_or_refused(name):

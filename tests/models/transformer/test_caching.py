@@ -116,7 +116,7 @@ def test_rounding_changes_scores(kind, directories_of):
         assert b.score == pytest.approx(a.score, abs=0.02 * (len(a.tokens) + 1))
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)

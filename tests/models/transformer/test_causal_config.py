@@ -149,7 +149,7 @@ def filled(directory, config: dict) -> dict:
     return transformers.AutoConfig.from_pretrained(directory).to_dict()
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", [*KINDS, *OTHER_KINDS])
 def test_a_missing_field_is_that_of_transformers(tmp_path, kind):
     save_tiny_causal(tmp_path, kind)
@@ -249,6 +249,7 @@ def test_a_shard_stays_in_its_folder(tmp_path):
         pybeam.load_model(tmp_path / "model")
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["qwen3", "gemma3"])
 def test_shards_give_the_same_model(tmp_path, kind):
     network = save_tiny_causal(tmp_path / "one", kind)

@@ -79,7 +79,7 @@ def targets(pair: Pair) -> list[list[int]]:
     return [[x, 5, x, x, 9, 17, x, 8], [11, x, 4], [12, 13, x]]
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 def test_scores_of_given_outputs(pair, backend):
     """As transformers, token by token; so is their attention."""
     decoder = pybeam.Decoder(

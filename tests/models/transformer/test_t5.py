@@ -95,6 +95,7 @@ def test_several_tokens_may_end_an_output(tmp_path):
         assert [h.tokens for h in result.hypotheses] == [tokens for tokens, _ in expected]
 
 
+@pytest.mark.thinned(most=2)
 def test_schedules_and_threads_change_no_bit(pair):
     _, model = pair
     if not can_pack(torch.device("cpu"), torch.float32) or model.device.type != "cpu":

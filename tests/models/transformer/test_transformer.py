@@ -68,7 +68,7 @@ def stepwise_logits(model, backend, sources, targets) -> list[torch.Tensor]:
     return [torch.cat([step[slot] for step in steps]) for slot in slots]
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 def test_encoder_states_equal_the_originals(pair, backend):
     original, model = pair
     sources = sources_for(model)
@@ -105,7 +105,7 @@ def compute_norms_in_float64(model) -> None:
             module.forward = partial(forward, module)
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("kind", [*KINDS, *T5_KINDS])
 def test_formulas_are_the_originals(tmp_path, kind, monkeypatch):
     """In float64, which only tests use, logits agree to nine places, whatever their size."""
@@ -174,7 +174,7 @@ def test_example_model_equals_transformers(backend, device):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("kind", ["m2m_100", "bart", "m2m_100-untied", "t5", "mt5"])

@@ -132,7 +132,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("width", [5, 1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_same_transcripts(pair, case, width):

@@ -55,6 +55,7 @@ def expected_segments(transcriber, options, activity, whole: torch.Tensor) -> It
             yield replace(segment, start=start, end=end, words=words)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "changes",
     [
