@@ -12,22 +12,32 @@ from pybeam.state.draft_state import DraftState
 
 def check_tree(tree: TokenTree) -> None:
     """Every owned cell is either live or free, no cell or page has two owners."""
+    # whole arrays become lists at once: a tensor's number by itself takes a microsecond
+    arrays = (
+        tree.page,
+        tree.live_cell,
+        tree.free_cell,
+        tree.num_pages,
+        tree.num_live,
+        tree.num_free,
+    )
+    lines = zip(*(array.tolist() for array in arrays), strict=True)
+    is_seen = [] if tree.has_paths else (tree.live_mask != 0).any(-1).tolist()
     pages = tree.free_page[: int(tree.num_free_pages)].tolist()
-    for p in range(tree.num_nodes.numel()):
-        owned = tree.page[p, : int(tree.num_pages[p])].tolist()
+    for p, (page, live_cell, free_cell, num_pages, num_live, num_free) in enumerate(lines):
+        owned, live = page[:num_pages], live_cell[:num_live]
         cells = [q * PAGE_CELLS + i for q in owned for i in range(PAGE_CELLS)]
-        live = tree.live_cell[p, : int(tree.num_live[p])].tolist()
-        free = tree.free_cell[p, : int(tree.num_free[p])].tolist()
-        assert sorted(live + free) == sorted(cells), f"slot {p} has lost or doubled a cell"
-        assert all_are_seen(tree, p, live), f"slot {p} keeps a node no row sees"
+        assert sorted(live + free_cell[:num_free]) == sorted(cells), (
+            f"slot {p} has lost or doubled a cell"
+        )
+        are_seen = paths_see(tree, p, live) if tree.has_paths else all(is_seen[p][:num_live])
+        assert are_seen, f"slot {p} keeps a node no row sees"
         pages += owned
     assert sorted(pages) == list(range(tree.num_total_pages)), "a page has two owners or none"
 
 
-def all_are_seen(tree: TokenTree, p: int, live: list[int]) -> bool:
-    """Whether some row sees each live cell. Asserts that paths end in the rows' own cells."""
-    if not tree.has_paths:
-        return bool((tree.live_mask[p, : len(live)] != 0).any(-1).all())
+def paths_see(tree: TokenTree, p: int, live: list[int]) -> bool:
+    """Whether some path of a slot has each live cell. Asserts that paths end in the rows' own cells."""
     seen: set[int] = set()
     for entry, path in enumerate(tree.path[p, :, : int(tree.path_length[p])].tolist()):
         if not live or not path or path[-1] < 0:
@@ -46,14 +56,14 @@ def check_state(state: BeamState) -> None:
         return
     tree, beams = state.tree, state.beams
     check_tree(tree)
-    for p in range(beams.num_entries.numel()):
-        alive, n = beams.is_alive[p].tolist(), int(beams.num_entries[p])
+    arrays = (beams.is_alive, beams.score, tree.row_node)
+    counts = (beams.num_entries, beams.num_rows, tree.num_nodes)
+    lines = zip(*(array.tolist() for array in (*arrays, *counts)), strict=True)
+    for p, (alive, score, nodes, n, num_rows, num_nodes) in enumerate(lines):
         assert not any(alive[n:]), f"slot {p} has rows behind its last entry"
-        assert sum(alive) == int(beams.num_rows[p]), f"slot {p} counts its rows wrongly"
-        score = beams.score[p, :n].tolist()
-        assert score == sorted(score, reverse=True), f"slot {p} is out of order"
-        nodes = tree.row_node[p, :n].tolist()
-        assert all(0 <= node < int(tree.num_nodes[p]) for node in nodes)
+        assert sum(alive) == num_rows, f"slot {p} counts its rows wrongly"
+        assert score[:n] == sorted(score[:n], reverse=True), f"slot {p} is out of order"
+        assert all(0 <= node < num_nodes for node in nodes[:n])
 
 
 def check_drafts(state: DraftState) -> None:
