@@ -107,13 +107,13 @@ class CoveringArray:
                 by_axis[place].append(rule)
         return by_axis
 
-    def _may(self, row: dict[int, int], place: int, value: int) -> bool:
-        """Whether an axis may have a value beside those that are there."""
-        return not any(
-            value in rule[place]
-            and all(row.get(p) in some for p, some in rule.items() if p != place)
-            for rule in self._forbidden[place]
-        )
+    def _banned(self, row: dict[int, int], place: int) -> set[int]:
+        """The values that an axis may not have beside those that are there."""
+        banned: set[int] = set()
+        for rule in self._forbidden[place]:
+            if all(row.get(p) in some for p, some in rule.items() if p != place):
+                banned |= rule[place]
+        return banned
 
     def _add_row(self, first: dict[int, int]) -> None:
         """Add a row that begins with these values, or strike them out if there is none."""
@@ -132,7 +132,7 @@ class CoveringArray:
     def _filled(self, first: dict[int, int]) -> dict[int, int] | None:
         row: dict[int, int] = {}
         for place, value in first.items():
-            if not self._may(row, place, value):
+            if value in self._banned(row, place):
                 return None
             row[place] = value
         others = [p for p in range(len(self._names)) if p not in first]
@@ -140,12 +140,10 @@ class CoveringArray:
         order = {name: i for i, name in enumerate(self._plain)}
         others.sort(key=lambda p: order.get(self._names[p], len(order)))
         for place in others:
-            can = [
-                v for v in range(len(self._axes[self._names[place]])) if self._may(row, place, v)
-            ]
+            values, banned = self._axes[self._names[place]], self._banned(row, place)
+            can = [v for v in range(len(values)) if v not in banned]
             if not can:
                 return None
-            values = self._axes[self._names[place]]
             plain = self._plain.get(self._names[place], ())
             can = [v for v in can if values[v] in plain] or can
             # many late values in few rows: the others do not meet there
