@@ -28,7 +28,13 @@ def compiled(request, tmp_path_factory) -> SimpleNamespace:
     cubin = tmp_path_factory.mktemp("cuda") / f"{source.stem}.cubin"
     kernels = cuda_code.compile_for(source, architecture, cubin)
     early = architecture.startswith("9")
-    return SimpleNamespace(source=source, kernels=kernels, cubin=cubin, can_begin_early=early)
+    return SimpleNamespace(
+        source=source,
+        architecture=architecture,
+        kernels=kernels,
+        cubin=cubin,
+        can_begin_early=early,
+    )
 
 
 @pytest.mark.parametrize("source", cuda_code.SOURCES, ids=lambda source: source.stem)
@@ -46,15 +52,31 @@ def code(compiled) -> dict[str, list[tuple[int, str]]]:
     return cuda_code.machine_code(compiled.cubin)
 
 
-# of a block of 256 threads: four of `select` fit a multiprocessor, and one of `decoder_layers`
-MOST_REGISTERS = {"select": 64, "select_peaked": 64, "decoder_layers": 255}
+# blocks of 256 threads that a multiprocessor holds at once
+BLOCKS = {"select": 4, "select_peaked": 4, "decoder_layers": 1}
+# a warp takes registers in parts of 256, and a block a kilobyte of shared memory beside its own
+WARPS, REGISTER_PART, BLOCK_BYTES = 8, 256, 1 << 10
+# of a multiprocessor
+REGISTERS, SHARED_BYTES = 1 << 16, {"80": 164 << 10, "90a": 228 << 10}
+# that a plan may have: see `test_a_plan_fits_a_multiprocessor`
+PLANNED_BYTES = {"decoder_layers-90a": 227 << 10}
 
 
 def test_kernels_keep_to_registers(compiled):
     assert compiled.kernels
     for kernel in compiled.kernels:
         assert kernel.spills == 0 and kernel.stack == 0, kernel
-        assert kernel.registers <= MOST_REGISTERS[compiled.source.stem], kernel
+
+
+def test_a_multiprocessor_holds_the_blocks(compiled):
+    """Blocks of `select` hide each other's loads, and all blocks of a step in one launch must run at once."""
+    stem, architecture = compiled.source.stem, compiled.architecture
+    planned = PLANNED_BYTES.get(f"{stem}-{architecture}", 0)
+    for kernel in compiled.kernels:
+        registers = -(-kernel.registers * 32 // REGISTER_PART) * REGISTER_PART * WARPS
+        shared = kernel.shared + planned + BLOCK_BYTES
+        blocks = min(REGISTERS // registers, SHARED_BYTES[architecture] // shared)
+        assert blocks >= BLOCKS[stem], (kernel, blocks)
 
 
 def test_no_local_memory(code):

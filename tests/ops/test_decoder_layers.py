@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import accumulate
 
@@ -337,3 +338,21 @@ def test_takes(library, shape, num_layers, num_rows, num_blocks):
 )
 def test_takes_not(library, shape, num_layers, num_rows, num_blocks):
     assert Resident(library, num_blocks).plan(shape, num_layers, num_rows) is None
+
+
+@pytest.mark.parametrize("num_blocks", [20, 78, 132, 144])
+@pytest.mark.parametrize("kilobytes", [99, 163, 227])
+def test_a_plan_fits_a_multiprocessor(library, kilobytes, num_blocks):
+    """A block for each, with no more memory than one has: blocks that wait for others must all run."""
+    kernel = Resident(library, num_blocks, kilobytes << 10)
+    packs = set()
+    for width, widening in itertools.product(range(64, 1025, 64), (1, 2, 4, 8)):
+        for num_layers, num_rows, num_logits in itertools.product((1, 6, 48), (1, 64), (0, 42000)):
+            shape = LayersShape(width, widening * width)
+            plan = kernel.plan(shape, num_layers, num_rows, num_logits)
+            if plan is None:
+                continue
+            assert plan[0] == num_blocks
+            assert plan[-1] <= kilobytes << 10
+            packs.add(plan[1])
+    assert packs >= ({1, 2, 4} if kilobytes == 227 and num_blocks >= 78 else {1})

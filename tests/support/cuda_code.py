@@ -19,7 +19,8 @@ BUDGET = {"bfloat16": 15.6, "float16": 15.6, "float32": 31.0}
 KERNEL = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for '\w+'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
-    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers"
+    r"(?:, used \d+ barriers)?(?:, (?P<shared>\d+) bytes smem)?",
     re.S,
 )
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
@@ -39,6 +40,7 @@ class Kernel:
     registers: int
     stack: int
     spills: int
+    shared: int  # those that a launch names are beside these
 
 
 def compile_for(source: Path, architecture: str, cubin: Path) -> list[Kernel]:
@@ -54,6 +56,7 @@ def compile_for(source: Path, architecture: str, cubin: Path) -> list[Kernel]:
             int(match["registers"]),
             int(match["stack"]),
             int(match["stores"]) + int(match["loads"]),
+            int(match["shared"] or 0),
         )
         for match in KERNEL.finditer(text)
     ]
