@@ -152,6 +152,18 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_special(tmp_path):
     assert ("ARG", f"TORCH={torch}") in structure
 
 
+def test_the_image_for_gpus_can_compile_what_launches_kernels():
+    """Triton asks for a C compiler, for headers of C and of Python; slim images have the latter."""
+    text = DOCKERFILE.read_text("utf-8")
+    (packages,) = re.findall(r'--build-arg PACKAGES="(.*?)"', text)
+    assert {"gcc", "libc6-dev"} <= set(packages.split())
+    stages = [line for line in text.splitlines() if line.startswith("FROM")]
+    assert stages[-1] == "FROM python:${PYTHON}-slim"
+    last = text.rsplit("FROM ", 1)[1]
+    install = r'RUN test -z "\$\{PACKAGES\}" \|\| \{ apt-get update && apt-get install .* \$\{PACKAGES\}; \}'
+    assert re.search(r'^ARG PACKAGES=""$', last, re.M) and re.search(install, last)
+
+
 def test_the_build_reads_files_that_exist():
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
     kept = [line[1:] for line in lines if line.startswith("!")]
