@@ -34,7 +34,12 @@ NUM_LAYERS = 2
 
 def step_launches(model: Model, name: str, num_sources: int) -> list[aot.Launch]:
     """Return the launches of Triton kernels in a step of an algorithm; `model` is that of `model_of`."""
-    with ready_step(model, ALGORITHMS[name], pybeam.Fifo(num_sources), num_sources) as step:
+    return launches_of(model, ALGORITHMS[name], num_sources)
+
+
+def launches_of(model: Model, algorithm: pybeam.Algorithm, num_sources: int) -> list[aot.Launch]:
+    """Return those of any algorithm that has a `max_length`."""
+    with ready_step(model, algorithm, pybeam.Fifo(num_sources), num_sources) as step:
         return aot.recorded(step)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 
 import pytest
 
+import pybeam
 from benchmarks.gpu import roles
 from pybeam.backends import poison
 from pybeam.inspect.gpu_kernels import role_of
@@ -36,10 +38,14 @@ def triton_code():
 
 
 @pytest.fixture(scope="module")
-def variants(triton_code, tmp_path_factory):
+def model(triton_code, tmp_path_factory):
+    return triton_code.model_of(triton_code.NUM_LAYERS, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def variants(triton_code, model):
     """The machine codes of steps of these algorithms, as they are today."""
-    folder = tmp_path_factory.mktemp("model")
-    return partial(triton_code.variants, triton_code.model_of(triton_code.NUM_LAYERS, folder))
+    return partial(triton_code.variants, model)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +95,40 @@ def test_kernels_that_compute_have_no_more_code_than_their_budgets(step_rows):
         if row[column] > most
     ]
     assert not above
+
+
+# of beams of 2 to 50 rows, one of them and 64
+MOST_VARIANTS = {
+    "select_kernel": 1,
+    "embed_norm_kernel": 1,
+    "add_norm_kernel": 1,
+    "read_kernel": 3,
+    "commit_kernel": 4,
+    "tree_attention_kernel": 11,
+    "product_kernel": 12,
+}
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [
+        pytest.param((2, 5, 9, 17, 33, 50), id="some"),
+        pytest.param(range(2, 51), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_widths_share_variants(triton_code, model, widths):
+    """A process that decodes with another width than before has few kernels to compile."""
+    launches = [
+        launch
+        for width in widths
+        for num_sources in (1, 64)
+        for launch in triton_code.launches_of(
+            model, pybeam.fixed_beam(width, max_length=60), num_sources
+        )
+    ]
+    counts = Counter(launch.kernel.__name__ for launch in aot.distinct(launches))
+    assert counts.keys() == MOST_VARIANTS.keys()
+    assert not counts - Counter(MOST_VARIANTS)
 
 
 def test_loads_in_a_chain_are_counted():
