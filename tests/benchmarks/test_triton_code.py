@@ -131,5 +131,15 @@ def test_widths_share_variants(triton_code, model, widths):
     assert not counts - Counter(MOST_VARIANTS)
 
 
+def test_the_page_has_the_kernels_of_a_step(triton_code, model):
+    page = " ".join((ROOT / "docs" / "howto" / "gpu.md").read_text("utf-8").split())
+    found = []
+    for num_sources in (1, 64):
+        own = aot.distinct(triton_code.step_launches(model, "fixed_beam", num_sources))
+        found += [len(own), len({launch.kernel for launch in own})]
+    said = "a step of one beam has {} variants of {} kernels, a step of 64 beams {} variants of {}."
+    assert said.format(*found) in page
+
+
 def test_loads_in_a_chain_are_counted():
     assert aot.Assembly(0, 0, 0, 0, CODE).chained_loads == 3
