@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -33,6 +33,10 @@ ON_CUDA = [
 ]
 BOTH = ("float32", "bfloat16")
 LATE = [case for case in cases(BOTH, NARROW + WIDE) if case not in ON_CUDA]
+# what TensorRT-LLM 1.4 does, whose package has no function for it
+IN_TENSORRT_LLM = f"{FLASHINFER}, as in TensorRT-LLM"
+# rows of no more are left to torch there
+RADIX_COLUMNS = 10_000
 COMPILED = ((64, 5, 42000, 5, None), MAIN, (1, 5, 42000, 5, None))
 
 
@@ -73,7 +77,13 @@ class Select(Kernel):
             return ()
         if kind == "cpu":
             return ("torch",)
-        return ("torch", "torch, graph", *cls.compiled(case), f"{FLASHINFER} top_k")
+        return (
+            "torch",
+            "torch, graph",
+            *cls.compiled(case),
+            f"{FLASHINFER} top_k",
+            IN_TENSORRT_LLM,
+        )
 
     @classmethod
     def compiled(cls, case: Case) -> tuple[str, ...]:
@@ -159,7 +169,18 @@ class Select(Kernel):
     def in_other(self, name: str) -> Callable[..., object]:
         import flashinfer
 
+        if name == IN_TENSORRT_LLM:
+            return partial(self._in_tensorrt_llm, flashinfer.top_k)
         return lambda logits: flashinfer.top_k(logits, self._limit or self._width)
+
+    def _in_tensorrt_llm(self, top_k: Callable[..., tuple], logits: Tensor) -> tuple[Tensor, ...]:
+        """Scores, parents and tokens [A, K] as its `beam_candidate_topk` finds them: by row, then by beam."""
+        total = torch.log_softmax(logits.float(), -1) + self._beams[0][:, None]
+        by_row = top_k if total.shape[1] > RADIX_COLUMNS else torch.topk
+        score, token = by_row(total, self._width)
+        best = score.view(self._num_beams, -1).topk(self._width)
+        token = token.view(self._num_beams, -1).gather(1, best.indices)
+        return best.values, best.indices // self._width, token
 
 
 def _held(num_beams: int, width: int, num_live: int) -> tuple[Tensor, Tensor]:

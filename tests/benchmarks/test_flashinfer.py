@@ -13,6 +13,7 @@ from torch import Tensor
 pytest.importorskip("pytest_benchmark")
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
+from benchmarks.kernels import bench_select
 from benchmarks.kernels.bench_select import Select
 from benchmarks.kernels.kernel import FLASHINFER, Case, Kernel, all_kernels, same
 
@@ -96,7 +97,7 @@ def test_its_result_is_that_of_the_reference(own, flashinfer):
     torch.manual_seed(1)
     tiny = next(case for case in own.cases.tiny if others(own, Case("bfloat16", case.size)))
     given = own(torch.device("cpu"), tiny.dtype, *tiny.size)
-    [name] = others(own, Case("bfloat16", tiny.size))
+    name, *_ = others(own, Case("bfloat16", tiny.size))
     result = given.calls(name)[0]()
     if own is Select:  # it has logits, and neither scores nor log-probs
         [logits] = given.copies[0]
@@ -105,6 +106,22 @@ def test_its_result_is_that_of_the_reference(own, flashinfer):
         result = result[0].view_as(given.copies[0][0])
     [expected] = given.result("reference")
     same(result, expected, given.tolerance)
+
+
+@pytest.mark.parametrize("columns", [0, 10_000], ids=["FlashInfer", "torch"])
+def test_beams_are_selected_as_in_tensorrt_llm(columns, flashinfer, monkeypatch):
+    """Rows of few columns are left to torch."""
+    monkeypatch.setattr(bench_select, "RADIX_COLUMNS", columns)
+    calls = []
+    monkeypatch.setattr(
+        sys.modules[FLASHINFER], "top_k", lambda *given: calls.append(given) or top_k(*given)
+    )
+    given = Select(torch.device("cpu"), "float32", 2, 3, 50, 5, None)
+    score, parent, token = given.calls(bench_select.IN_TENSORRT_LLM)[0]()
+    best = given.in_torch(*given.copies[0])
+    same(score, best.values[:, :3])
+    same(50 * parent + token, best.indices[:, :3])
+    assert len(calls) == (columns == 0)
 
 
 def test_attention_gates_norms_rotations_and_selection_are_compared():
