@@ -4,7 +4,7 @@
 
 It runs `pytest benchmarks/kernels --benchmark-only`, what is worth most first. A time is that of one call
 among calls that follow one another in a CUDA graph, on inputs that the L2 does not hold. Before it is timed,
-a result is compared with that of the reference. torch stands beside it, torch.compile in the first case of a
+a result is compared with that of the reference. torch stands beside it, torch.compile in one case of a
 kernel, and FlashInfer, if that is installed; the end of the log says what was not compared, and why. Beside
 each time stands its forecast: the limit of the machine, its share, and what it should take. Every number is
 kept after every row in gpu-bench.json and gpu-bench.log, in $OUT if that is set, else in
