@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.triton_code [--only fixed_beam ...] [--first N]
 
-Every Triton kernel that a step of these algorithms launches is compiled, once for each machine code: a row
-stands at the first case that needs it, and says of which types, constants and warps it is. A spill is an
-access to local memory (LDL, STL), around calls, too.
+Every Triton kernel that a step of an M2M100 with these algorithms launches is compiled, and so are those of
+a Qwen3 with `fixed_beam`, once for each machine code: a row stands at the first case that needs it, and says
+of which types, constants and warps it is. A spill is an access to local memory (LDL, STL), around calls, too.
 The table goes to triton-code.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
@@ -14,15 +14,16 @@ import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import pybeam
-from benchmarks.gpu.count_kernels import ready_step
+from benchmarks.gpu.count_kernels import META, ready_step
 from benchmarks.gpu.launches import ALGORITHMS, SOURCES, model_of
 from benchmarks.journal import Journal, results_folder
 from pybeam.models.base import Model
 from tests.support import aot
+from tests.support.causal_models import save_tiny_causal
 
 CAPABILITY = 90
 IDENTITY = ("case", "kernel", "variant")
@@ -30,10 +31,27 @@ IDENTITY = ("case", "kernel", "variant")
 ORDER = ("fixed_beam", *(name for name in ALGORITHMS if name != "fixed_beam"))
 # layers behind the second launch the same kernels
 NUM_LAYERS = 2
+# a decoder alone, of the width of the other network
+CAUSAL = dict(
+    hidden_size=256,
+    intermediate_size=1024,
+    num_hidden_layers=NUM_LAYERS,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    max_position_embeddings=128,
+    vocab_size=8000,
+)
+
+
+def causal_model(folder: Path) -> Model:
+    """Make a Qwen3, without memory."""
+    save_tiny_causal(folder, "qwen3", **CAUSAL)
+    return pybeam.load_model(folder, device=META, dtype="bfloat16")
 
 
 def step_launches(model: Model, name: str, num_sources: int) -> list[aot.Launch]:
-    """Return the launches of Triton kernels in a step of an algorithm; `model` is that of `model_of`."""
+    """Return the launches of Triton kernels in a step of an algorithm; `model` has no memory."""
     return launches_of(model, ALGORITHMS[name], num_sources)
 
 
@@ -43,19 +61,26 @@ def launches_of(model: Model, algorithm: pybeam.Algorithm, num_sources: int) -> 
         return aot.recorded(step)
 
 
-def variants(model: Model, names: Iterable[str]) -> Iterator[tuple[dict, aot.Launch]]:
-    """Yield every machine code that steps of these algorithms need, and where it is needed first."""
+def variants(
+    model: Model, names: Iterable[str], causal: Model | None = None
+) -> Iterator[tuple[dict, aot.Launch]]:
+    """Yield every machine code that steps of these algorithms need, and where it is needed first.
+
+    `causal`: a decoder alone, whose steps of `fixed_beam` come last.
+    """
     known = set()
-    for name in names:
-        for num_sources in SOURCES:
-            numbers = Counter[str]()
-            for launch in aot.distinct(step_launches(model, name, num_sources)):
-                if launch.key not in known:
-                    known.add(launch.key)
-                    kernel = launch.kernel.__name__
-                    numbers[kernel] += 1
-                    case = f"{name}, {num_sources} sources"
-                    yield dict(case=case, kernel=kernel, variant=numbers[kernel]), launch
+    steps = [(model, name, name) for name in names]
+    if causal is not None:
+        steps.append((causal, "fixed_beam", "Qwen3, fixed_beam"))
+    for (network, name, said), num_sources in product(steps, SOURCES):
+        numbers = Counter[str]()
+        for launch in aot.distinct(step_launches(network, name, num_sources)):
+            if launch.key not in known:
+                known.add(launch.key)
+                kernel = launch.kernel.__name__
+                numbers[kernel] += 1
+                case = f"{said}, {num_sources} sources"
+                yield dict(case=case, kernel=kernel, variant=numbers[kernel]), launch
 
 
 # options of every kernel
@@ -106,12 +131,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, metavar="N", help="so many kernels; default: all")
     options = parser.parse_args()
     journal = Journal(results_folder("cpu"), "triton-code", IDENTITY)
-    with tempfile.TemporaryDirectory() as folder:
+    is_whole = options.first is None and set(options.only) == set(ORDER)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         model = model_of(NUM_LAYERS, Path(folder))
-        for row, launch in islice(variants(model, options.only), options.first):
+        causal = causal_model(Path(other)) if is_whole else None
+        for row, launch in islice(variants(model, options.only, causal), options.first):
             journal.add(row | made_of(launch) | measured(launch))
     own = journal.own_rows
-    if options.first is None and set(options.only) == set(ORDER):
+    if is_whole:
         # no step needs the others any more
         journal.rows[:] = own
     journal.finish([{name: it for name, it in row.items() if name != "arguments"} for row in own])

@@ -278,7 +278,7 @@ def nowhere(reader: WeightReader, size: int) -> Tensor:
 
 def is_equal(one: Tensor | Quantised, other: Tensor | Quantised) -> bool:
     if isinstance(one, Quantised) and isinstance(other, Quantised):
-        return torch.equal(one.scale, other.scale) and torch.equal(one.q, other.q)
+        return is_equal(one.scale, other.scale) and is_equal(one.q, other.q)
     if isinstance(one, Tensor) and isinstance(other, Tensor) and one.dtype == other.dtype:
-        return torch.equal(one, other)
+        return one is other or torch.equal(one, other)
     return False
