@@ -110,7 +110,7 @@ def compare(pair, combinations: list[dict]) -> int:
     return compared
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 def test_same_tokens_and_scores(pair):
     combinations = covering_combinations(OPTIONS, is_valid)
     assert compare(pair, combinations) > 10 * len(combinations)

@@ -68,7 +68,7 @@ def assert_same(network, **options):
     return found.sequences
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_published_checkpoints_ship(name):
     kind, options = SHIPPED[name]

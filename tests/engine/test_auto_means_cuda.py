@@ -81,7 +81,7 @@ def same(monkeypatch, make, call) -> None:
         assert_alike(call(model), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_searches(name, directory, monkeypatch):
     def call(model):

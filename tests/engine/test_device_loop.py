@@ -41,7 +41,7 @@ def transformer(tmp_path_factory):
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("twelfth", shares(4))
 def test_a_step_never_waits(name, twelfth, transformer, guard):

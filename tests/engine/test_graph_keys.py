@@ -48,7 +48,7 @@ def transformer(tmp_path_factory):
     return load_model(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("schedule", list(schedules(4))[::3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_was_seen_twice_is_replayed(transformer, replayed, name, schedule):

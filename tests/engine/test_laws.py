@@ -13,7 +13,7 @@ from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.search_models import random_model
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
 @pytest.mark.parametrize("sixth", shares(2))

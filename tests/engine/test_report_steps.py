@@ -42,7 +42,7 @@ def reports(monkeypatch):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_same_is_found_with_fewer_reports(transformer, reports, name):
     algorithm = ALGORITHMS[name]

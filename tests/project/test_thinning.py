@@ -101,6 +101,7 @@ def test_long_tests_that_are_not_marked_are_named():
         report("longer", "call", 3.0),
         report("first", "setup", 5.0),
         report("marked", "call", 9.0, "slow"),
+        report("a case of a law", "call", 8.0, "thinned"),
         # xdist's of a worker that has ended
         SimpleNamespace(),
     ]

@@ -89,7 +89,7 @@ def test_it_is_greedy_on_any_function(name):
             assert_greedy(results, greedy)
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("initialiser", INITIALISERS)
 def test_guesses_change_steps_alone(initialiser):
     model = random_model(5, contexts=5)

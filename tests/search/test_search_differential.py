@@ -21,7 +21,7 @@ QUICK = settings(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=1)
 @QUICK
 @given(problem=problems())
 def test_as_in_plain_python(backend, problem):

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 SAID = pytest.StashKey[dict[str, None]]()
-# a test of more seconds is marked slow
-LONG = 1.0
+# a test of more seconds is marked slow, or is one of few cases that are left of a law
+LONG, MARKS = 1.0, {"slow", "thinned"}
 MOST_NAMES = 10
 
 
@@ -39,11 +39,11 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 
 
 def unmarked(reports: Iterable[pytest.TestReport]) -> list[str]:
-    """Name the longest tests that are not marked slow. It is no failure: other work makes tests long, too."""
+    """Name the longest tests without a mark. It is no failure: other work makes tests long, too."""
     took: Counter[str] = Counter()
     for report in reports:
         # the first test of a module also makes what all tests of it share
-        if getattr(report, "when", None) == "call" and "slow" not in report.keywords:
+        if getattr(report, "when", None) == "call" and MARKS.isdisjoint(report.keywords):
             took[report.nodeid] += report.duration
     found = [(name, seconds) for name, seconds in took.most_common(MOST_NAMES) if seconds > LONG]
-    return [f"{seconds:.1f} s, and not marked slow: {name}" for name, seconds in found]
+    return [f"{seconds:.1f} s, and neither slow nor thinned: {name}" for name, seconds in found]
