@@ -91,6 +91,8 @@ class Backend(Protocol):
 
     # whether products add to what they find where they write; else `add_norm` adds
     adds_in_products: bool
+    # whether its norms, gates and rotary embeddings take layers that are not packed
+    takes_plain: bool
 
     # Hidden states [n, d] and their norm [n, d] in one call. It is given tokens [n] int32, their rows [n]
     # int32 in the table of positions, a plain table [V, d], that of positions, `Stack.embedding_scale`,

@@ -285,7 +285,7 @@ BEAM_FUNCTIONS = BeamFunctions(
     close=partial(beams.beam_close, tree_release),
     backtrace=backtrace,
 )
-adds_in_products = True
+adds_in_products, takes_plain = True, False
 embed_norm = None
 add_norm = layers.add_norm
 few_rows = None

@@ -6,7 +6,7 @@ wrong values in tensors are not reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,9 +42,9 @@ from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.embedding import embed_norm as embed_norm
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
 from pybeam.triton_kernels.layers import add_norm as add_norm
-from pybeam.triton_kernels.layers import gated as gated
-from pybeam.triton_kernels.layers import rms_norm as rms_norm
-from pybeam.triton_kernels.layers import rotary as rotary
+from pybeam.triton_kernels.layers import gated as gated_kernel
+from pybeam.triton_kernels.layers import rms_norm as rms_norm_kernel
+from pybeam.triton_kernels.layers import rotary as rotary_kernel
 from pybeam.triton_kernels.logits.automata import automaton_walk as automaton_walk
 from pybeam.triton_kernels.logits.automaton_places import automaton_places as automaton_places
 from pybeam.triton_kernels.logits.automaton_rows import automaton_columns as automaton_columns
@@ -67,17 +67,20 @@ def edit_list(
     return to_device([*map(line_of, rules, arrays)], torch.int64, device)
 
 
-def prompt_attention(query: Tensor, *given: Any) -> Tensor:
-    # in float64 nothing is rounded to float32
-    is_double = query.dtype == torch.float64
-    own = layers.prompt_attention if is_double else prompt_attention_kernel
-    return own(query, *given)
+def _in_float32(own: Callable[..., Tensor], others: Callable[..., Tensor]) -> Any:
+    """Return `own`, but for numbers in float64 `others`, which rounds nothing to float32."""
+
+    def call(x: Tensor, *given: Any) -> Tensor:
+        return (others if x.dtype == torch.float64 else own)(x, *given)
+
+    return call
 
 
-def log_softmax(logits: Tensor) -> Tensor:
-    # in float64 nothing is rounded to float32
-    own = defaults.log_softmax if logits.dtype == torch.float64 else log_softmax_kernel
-    return own(logits)
+prompt_attention = _in_float32(prompt_attention_kernel, layers.prompt_attention)
+log_softmax = _in_float32(log_softmax_kernel, defaults.log_softmax)
+rms_norm = _in_float32(rms_norm_kernel, layers.rms_norm)
+rotary = _in_float32(rotary_kernel, layers.rotary)
+gated = _in_float32(gated_kernel, layers.gated)
 
 
 def beam_read(
@@ -140,7 +143,7 @@ DRAFT_FUNCTIONS = DraftFunctions(draft_open, partial(beam_read, is_path=True), d
 draft_program = partial(TensorDrafts, BEAM_FUNCTIONS, DRAFT_FUNCTIONS)
 
 layer_program = defaults.no_program
-adds_in_products = False
+adds_in_products, takes_plain = False, True
 few_rows = product
 
 # on a GPU torch's own layers are fast, and no weights are packed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -215,17 +215,17 @@ class PackedLinear:
 class GatedLinear:
     """``act(g) * u`` [n, F], where ``[g, u] = x W^T + b`` [n, 2 F]."""
 
-    def __init__(self, linear: Linear, activation: str) -> None:
+    def __init__(self, linear: Linear, activation: str, kernels: Any = torch_layers) -> None:
         self.linear, self.activation = linear, activation
+        self.kernels = linear._backend if isinstance(linear, PackedLinear) else kernels
 
     def with_backend(self, backend: Backend) -> GatedLinear:
         """Return a layer with the same weights that this backend module computes."""
-        return GatedLinear(self.linear.with_backend(backend), self.activation)
+        kernels = backend if backend.takes_plain else torch_layers
+        return GatedLinear(self.linear.with_backend(backend), self.activation, kernels)
 
     def __call__(self, x: Tensor) -> Tensor:
-        linear = self.linear
-        kernels = linear._backend if isinstance(linear, PackedLinear) else torch_layers
-        return kernels.gated(linear(x), ACTIVATIONS[self.activation])
+        return self.kernels.gated(self.linear(x), ACTIVATIONS[self.activation])
 
 
 Linear = PlainLinear | PackedLinear

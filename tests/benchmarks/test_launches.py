@@ -7,6 +7,7 @@ import torch
 
 from pybeam.backends import poison
 from pybeam.models import load_model
+from support.causal_models import save_tiny_causal
 from support.paths import ROOT
 from support.tiny_models import save_tiny_model
 
@@ -86,6 +87,20 @@ def test_few_sources_clear_no_counters(launches, model):
     assert own == sum(many.pop(name) - few.pop(name, 0) for name in products)
     assert few == many
     assert "zeros" not in few
+
+
+@pytest.mark.parametrize(("kind", "number"), [("qwen3", 14), ("llama", 12)])
+def test_a_layer_of_a_decoder_alone_is_few_kernels(launches, kind, number, tmp_path):
+    """Norms of heads, turns and gates are one kernel each, where torch has 44 for the five of Qwen3."""
+    counts = []
+    for num_layers in (1, 3):
+        save_tiny_causal(tmp_path / str(num_layers), kind, num_hidden_layers=num_layers)
+        own = load_model(tmp_path / str(num_layers), device="meta", dtype="bfloat16")
+        counts.append(launches.kernels(own, "fixed_beam", 64)["model"])
+    layers = counts[1] - counts[0]
+    assert layers["rotary_kernel"] == 2 * 2 and layers["gated_kernel"] == 2
+    assert layers["rms_norm_kernel"] == (2 * 2 if kind == "qwen3" else 0)
+    assert layers.total() == 2 * number
 
 
 def test_more_eos_ids_are_three_kernels_more(launches, model, monkeypatch):

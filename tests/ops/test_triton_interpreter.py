@@ -66,6 +66,7 @@ A_LITTLE = {
         "test_as_the_processor[k-7-True]",
         "test_as_the_processor[p-7-True]",
     ),
+    "ops/interpreted/test_plain_layers.py": ("test_as_with_torch[llama]",),
     "ops/test_rotary.py": ("test_by_hand",),
     "ops/test_gated.py": ("test_as_its_formula[triton-1-300-4]",),
     "ops/test_automata_in_pools.py": ("test_as_the_plain_step",),

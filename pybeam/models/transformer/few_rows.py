@@ -83,7 +83,7 @@ def with_products(stack: Stack, products: Any) -> Stack:
 
     def own(linear: Any) -> Any:
         if isinstance(linear, GatedLinear):
-            return GatedLinear(own(linear.linear), linear.activation)
+            return GatedLinear(own(linear.linear), linear.activation, linear.kernels)
         return FewRowsLinear(linear, products) if type(linear) is PlainLinear else linear
 
     def before(norms: Norms, reader: Any) -> Norms:

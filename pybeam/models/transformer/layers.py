@@ -92,12 +92,12 @@ class Stack:
     backend: Backend | None = None
 
     def with_backend(self, backend: Backend) -> Stack:
-        """Return the same stack, computed by this backend module if its layers are packed."""
+        """Return the same stack, computed by this backend module if that takes its layers."""
         # there may be no layers
         is_packed = any(isinstance(layer.qkv, PackedLinear) for layer in self.layers[:1])
         return replace(
             self,
-            backend=backend if is_packed else None,
+            backend=backend if is_packed or backend.takes_plain else None,
             embedding_norm=self.embedding_norm and self.embedding_norm.with_backend(backend),
             layers=[layer.with_backend(backend) for layer in self.layers],
             final_norm=self.final_norm and self.final_norm.with_backend(backend),

@@ -20,7 +20,7 @@ class Norm:
     """Layer normalisation with a bias, or without one the root-mean-square norm of rows or of their heads.
 
     ``(x - mean) / sqrt(variance + epsilon) * weight + bias``, or ``x * rsqrt(mean(x^2) + epsilon) * weight``.
-    A backend computes it if the linear layers are packed for one (`can_pack`).
+    A backend computes it if it takes plain layers, or the linear layers are packed for one (`can_pack`).
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class Norm:
         self.reader: Any = None  # the layer that computes the norm itself where it takes the rows
 
     def with_backend(self, backend: Backend) -> Norm:
-        """Return the same norm, computed by this backend module, or by torch if it is not packed."""
+        """Return the same norm, computed by this backend module, or by torch if that takes no such layers."""
         norm = copy.copy(self)
-        norm._backend = backend if self._backend is not None else None
+        norm._backend = backend if self._backend is not None or backend.takes_plain else None
         return norm
 
     @property
