@@ -89,9 +89,9 @@ def test_few_sources_clear_no_counters(launches, model):
     assert "zeros" not in few
 
 
-@pytest.mark.parametrize(("kind", "number"), [("qwen3", 14), ("llama", 12)])
+@pytest.mark.parametrize(("kind", "number"), [("qwen3", 12), ("llama", 10)])
 def test_a_layer_of_a_decoder_alone_is_few_kernels(launches, kind, number, tmp_path):
-    """Norms of heads, turns and gates are one kernel each, where torch has 44 for the five of Qwen3."""
+    """Norms of heads, turns and gates are one kernel each, where torch had 46 for the five of Qwen3."""
     counts = []
     for num_layers in (1, 3):
         save_tiny_causal(tmp_path / str(num_layers), kind, num_hidden_layers=num_layers)

@@ -165,7 +165,7 @@ class Stack:
         heads, key_heads = self.num_heads, self.num_key_heads
         query, key, value = qkv.split((heads, key_heads, key_heads), 1)
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = layer.query_norm(query.contiguous()), layer.key_norm(key.contiguous())
+            query, key = layer.query_norm(query), layer.key_norm(key)
         if layer.rotary is not None:
             assert place is not None
             table = self.rotary[layer.rotary]
@@ -175,5 +175,5 @@ class Stack:
     def _turned(self, table: RotaryTable, x: Tensor, place: Tensor) -> Tensor:
         """Return queries or keys x [n, heads, D], their first numbers turned by the angles of places [n]."""
         size = 2 * table.cos.shape[1]
-        turned = self.kernels.rotary(x[..., :size].contiguous(), place, table.cos, table.sin)
+        turned = self.kernels.rotary(x[..., :size], place, table.cos, table.sin)
         return turned if size == self.head_size else torch.cat((turned, x[..., size:]), -1)

@@ -42,7 +42,7 @@ def test_as_with_torch(kind, tmp_path, monkeypatch):
         monkeypatch.setattr(triton, name, counted(name))
 
     def results(backend: str):
-        algorithm = pybeam.fixed_beam(3, max_length=NUM_STEPS + 1)
+        algorithm = pybeam.fixed_beam(3, min_length=NUM_STEPS, max_length=NUM_STEPS + 1)
         found = pybeam.Decoder(model, algorithm, backend=backend).decode([[5, 6, 7], [8]])
         return [(one.tokens, one.score) for result in found for one in result.hypotheses]
 
