@@ -36,6 +36,7 @@ def test_parts_of_a_kernel_are_found_by_name():
     assert all(first <= last for _, first, last in found)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("width", [256, 512, 1024])
 def test_stages_of_a_ring(width):
     plan = Resident(compiled(), MULTIPROCESSORS).plan(LayersShape(width, 4 * width), 6, 5, 8000)
