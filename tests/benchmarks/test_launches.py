@@ -101,6 +101,8 @@ def test_a_layer_of_a_decoder_alone_is_few_kernels(launches, kind, number, tmp_p
     assert layers["rotary_kernel"] == 2 * 2 and layers["gated_kernel"] == 2
     assert layers["rms_norm_kernel"] == (2 * 2 if kind == "qwen3" else 0)
     assert layers.total() == 2 * number
+    # beside layers: embeddings, logits, and what puts a prompt's cells before those of its tree
+    assert counts[0].total() - number == 1 + 1 + 30
 
 
 def test_more_eos_ids_are_three_kernels_more(launches, model, monkeypatch):
