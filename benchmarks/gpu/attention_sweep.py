@@ -26,12 +26,13 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from benchmarks.gpu.forecast import MACHINES, Work
+from benchmarks.gpu.forecast import MACHINES
 from benchmarks.journal import results_folder
 from benchmarks.kernels.bench_tree_attention import grown_tree
 from benchmarks.kernels.clock import median_us, num_copies
 from pybeam.backends import reference
 from pybeam.contracts import Cells, NewNodes
+from pybeam.inspect.work import Work
 from pybeam.triton_kernels import attention
 from pybeam.triton_kernels.attention.variants import Variant
 from tests.support.aot import compile_for, recorded

@@ -11,17 +11,8 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.gpu import forecast
-from benchmarks.gpu.forecast import (
-    ALONE_US,
-    BYTES,
-    GAP_US,
-    MACHINES,
-    Machine,
-    Network,
-    Part,
-    Work,
-)
-from pybeam.inspect.work import whole
+from benchmarks.gpu.forecast import ALONE_US, BYTES, GAP_US, MACHINES, Machine, Network, Part
+from pybeam.inspect.work import Work, whole
 
 # the rates that stand for a machine whose rates are not known
 DEFAULT = "H200"

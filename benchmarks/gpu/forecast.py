@@ -34,7 +34,6 @@ from pybeam.inspect.work import (
     StepRows,
     whole,
 )
-from pybeam.inspect.work import Work as Work  # what benchmarks of kernels give their limits
 
 # shares of the published rates that are reached: torch's sum over 200 MB reads at 0.87, and cuBLAS
 # multiplies 4,096 rows at 0.75
@@ -62,7 +61,7 @@ FEW_BYTES_PER_US = 1.9e6
 COLD_US, CACHE_BYTES = 1.0, 50e6
 # cuBLAS multiplies 64 inputs after 64, one after another, in blocks of the output, and a wave of blocks has
 # one on each multiprocessor. It splits more than `MOST_INPUTS` where blocks leave most multiprocessors idle.
-# With these microseconds half of its products are within 5 % on either card
+# With these microseconds half of its products on two cards are within 5.3 %
 INPUTS, INPUTS_US, MOST_INPUTS, BLOCK = 64, 0.095, 1024, 64
 # of a program of `tree_attention` that has a multiprocessor alone: its own time, and that of 16 rows times
 # 32 keys
@@ -267,7 +266,7 @@ def _estimate(us: float, limit: float) -> dict[str, float]:
 
 
 def _name(part: work.Part) -> str:
-    """Name a kernel with its inputs, which products of one name may have others of."""
+    """Name a kernel. Products of one name may differ in their inputs."""
     inputs = f", {part.num_inputs} inputs" if part.num_inputs else ""
     return part.name + inputs
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends import torch_automata
 from pybeam.backends.torch_automata import CatalogueArrays, PoolArrays
 from pybeam.contracts import ColumnRules, Normalise
+from pybeam.inspect.work import Work
 
 EOS = 2
 # most tokens of a hypothesis

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.bench_automata import EOS, pool_of
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends import torch_places
 from pybeam.backends.torch_automata import NEEDED, OTHER
 from pybeam.backends.torch_places import PlacesInputs
+from pybeam.inspect.work import Work
 
 
 class AutomatonPlaces(Kernel):

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam.backends import Backend
+from pybeam.inspect.work import Work
 from pybeam.processors.truncation import MinP, TopK, TopP, Truncation
 
 # the processor, what it asks for, and the dtype of that

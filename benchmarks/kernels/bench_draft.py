@@ -7,12 +7,13 @@ from torch import Tensor
 
 import pybeam
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import ALONE_US, GAP_US, KERNEL_US, Work
+from benchmarks.gpu.forecast import ALONE_US, GAP_US, KERNEL_US
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends import torch_drafts
 from pybeam.backends.arrays import Beams, Drafts, DraftTokens, TreeArrays, tree_survivors
 from pybeam.contracts import Survivors
+from pybeam.inspect.work import Work
 from pybeam.state.draft_state import DraftState
 from pybeam.state.new_beam import NewBeam
 

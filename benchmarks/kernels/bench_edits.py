@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.bench_processors import CHAINS, Chain
 from benchmarks.kernels.kernel import Cases, cases, times
 from pybeam import backends
+from pybeam.inspect.work import Work
 
 VOCABULARY, BEAMS, WIDTH, LENGTH = 42000, 64, 5, 32
 CALLS = 10

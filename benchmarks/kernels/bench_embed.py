@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends import torch_layers
 from pybeam.backends.packing import pack
+from pybeam.inspect.work import Work
 
 POSITIONS, EPSILON = 512, 1e-5
 

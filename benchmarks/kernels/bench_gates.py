@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends.torch_layers import Activation, lstm_cell
+from pybeam.inspect.work import Work
 
 SIZES = [(320, 1024), (5, 1024)]
 TINY = [Case("float32", (3, 24))]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam.backends import Backend, defaults, torch_gumbel
+from pybeam.inspect.work import Work
 from pybeam.processors import sampling
 
 WIDTH, DEPTH = 5, 16

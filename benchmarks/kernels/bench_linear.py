@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, same, times
 from pybeam import backends
 from pybeam.backends.packing import quantise
+from pybeam.inspect.work import Work
 from pybeam.models.linear import PackedLinear
 
 MOST_BYTES = 128 * 2**20

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam import backends
+from pybeam.inspect.work import Work
 
 EPSILON = 1e-5
 SIZES = [(320, 1024), (5, 1024), (320, 256), (5, 256)]

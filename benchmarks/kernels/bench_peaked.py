@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, same, times
 from pybeam import backends
 from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.inspect.work import Work
 
 # torch's product, and `select` among all logits
 BY_PARTS = "product, select"

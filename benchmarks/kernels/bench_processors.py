@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, same, times
 from pybeam import backends, processors
+from pybeam.inspect.work import Work
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import ProcessorChain

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import Part, Work
+from benchmarks.gpu.forecast import Part
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
@@ -17,6 +17,7 @@ from pybeam.backends import defaults, int4
 from pybeam.backends.narrow import EIGHTS, dequantised, stored, turned
 from pybeam.backends.packing import Quantised, quantise
 from pybeam.backends.torch_layers import Activation
+from pybeam.inspect.work import Work
 from pybeam.models.float8 import Float8Linear
 
 EPSILON = 1e-5

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from pybeam.inspect.work import Work
 
 SIZES = [(1, 128, 16, 128), (4, 512, 16, 64)]
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, same, times
 from pybeam import backends
 from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.engine.buckets import bucket
+from pybeam.inspect.work import Work
 
 # beams, width, vocabulary, candidates of a row (None: no limit), entries that have a row (None: all)
 EARLY = [(64, 5, 42000, 5, None), (1, 5, 42000, 5, None), (64, 5, 8000, 5, None)]

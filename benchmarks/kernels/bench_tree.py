@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import ALONE_US, GAP_US, KERNEL_US, Work
+from benchmarks.gpu.forecast import ALONE_US, GAP_US, KERNEL_US
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.backends.arrays import TreeArrays, tree_survivors
 from pybeam.contracts import PAGE_CELLS, Survivors
+from pybeam.inspect.work import Work
 from pybeam.kvcache.token_tree import TokenTree
 
 START, EOS = 0, 2

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
 from pybeam import backends
 from pybeam.contracts import Cells, Paths
+from pybeam.inspect.work import Work
 
 NUM_HEADS, HEAD_SIZE = 16, 64
 SIZE = NUM_HEADS * HEAD_SIZE

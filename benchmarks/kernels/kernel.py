@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import Work
 from benchmarks.kernels.clock import Call
 from pybeam import backends
+from pybeam.inspect.work import Work
 
 OURS = ("native", "triton")
 # the package of peers whose names begin with it

@@ -67,8 +67,8 @@ def edit_list(
     return to_device([*map(line_of, rules, arrays)], torch.int64, device)
 
 
-def _in_float32(own: Callable[..., Tensor], others: Callable[..., Tensor]) -> Any:
-    """Return `own`, but for numbers in float64 `others`, which rounds nothing to float32."""
+def _unless_float64(own: Callable[..., Tensor], others: Callable[..., Tensor]) -> Any:
+    """Return `own`, and for numbers in float64 `others`, which rounds nothing to float32."""
 
     def call(x: Tensor, *given: Any) -> Tensor:
         return (others if x.dtype == torch.float64 else own)(x, *given)
@@ -76,11 +76,11 @@ def _in_float32(own: Callable[..., Tensor], others: Callable[..., Tensor]) -> An
     return call
 
 
-prompt_attention = _in_float32(prompt_attention_kernel, layers.prompt_attention)
-log_softmax = _in_float32(log_softmax_kernel, defaults.log_softmax)
-rms_norm = _in_float32(rms_norm_kernel, layers.rms_norm)
-rotary = _in_float32(rotary_kernel, layers.rotary)
-gated = _in_float32(gated_kernel, layers.gated)
+prompt_attention = _unless_float64(prompt_attention_kernel, layers.prompt_attention)
+log_softmax = _unless_float64(log_softmax_kernel, defaults.log_softmax)
+rms_norm = _unless_float64(rms_norm_kernel, layers.rms_norm)
+rotary = _unless_float64(rotary_kernel, layers.rotary)
+gated = _unless_float64(gated_kernel, layers.gated)
 
 
 def beam_read(

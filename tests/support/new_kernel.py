@@ -246,7 +246,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.forecast import Work
+from pybeam.inspect.work import Work
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
 
