@@ -51,26 +51,38 @@ __device__ T block_reduce(T x, Op op, WarpNumbers& numbers) {
     return x;
 }
 
-// How many threads before this one hold `flag`, and how many in all.
+// How many threads before this one hold a flag, and how many in all.
 struct Rank {
     int before;
     int total;
 };
 
-__device__ inline Rank block_rank(bool flag, WarpNumbers& numbers) {
+// The ranks of two flags. Those of one take no more code if the other is false for the compiler.
+struct Ranks {
+    Rank first, second;
+};
+
+__device__ inline Ranks block_ranks(bool first, bool second, WarpNumbers& numbers) {
+    static_assert(kThreads < 1 << 16);
     int* count = numbers.ints;
     // not kept in a register from one call to the next
     const int lane = threadIdx.x % kWarpSize, own_warp = known_now(threadIdx.x / kWarpSize);
-    const unsigned ballot = __ballot_sync(kAllLanes, flag);
-    if (lane == 0) count[own_warp] = __popc(ballot);
+    const unsigned before = (1u << lane) - 1;
+    const unsigned firsts = __ballot_sync(kAllLanes, first);
+    const unsigned seconds = __ballot_sync(kAllLanes, second);
+    if (lane == 0) count[own_warp] = __popc(firsts) | __popc(seconds) << 16;
     __syncthreads();
-    Rank rank{__popc(ballot & ((1u << lane) - 1)), 0};
+    int num_before = __popc(firsts & before) | __popc(seconds & before) << 16, total = 0;
     for (int warp = 0; warp < kWarps; ++warp) {
-        if (warp < own_warp) rank.before += count[warp];
-        rank.total += count[warp];
+        if (warp < own_warp) num_before += count[warp];
+        total += count[warp];
     }
     __syncthreads();
-    return rank;
+    return {{num_before & 0xffff, total & 0xffff}, {num_before >> 16, total >> 16}};
+}
+
+__device__ inline Rank block_rank(bool flag, WarpNumbers& numbers) {
+    return block_ranks(flag, false, numbers).first;
 }
 
 // Calls use(i, load(i)) for every i below `number`, with several loads of a thread on their way.

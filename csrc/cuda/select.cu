@@ -69,10 +69,10 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (own_beam < 0) {
         row = blockIdx.x / p.plan.num_slices;
         number = blockIdx.x % p.plan.num_slices;
-        Slice<Logit, kVectors> slice(p, row, number);
-        // while the logits are on their way
         entry = static_cast<int>(entry_of(p, row, memory.numbers));
         if (entry < 0) return;
+        Slice<Logit, kVectors> slice(p, row, number);
+        // while the logits are on their way
         span = span_of(p, entry);
         expected = num_arrivals(p, span, memory.numbers);
         const Total total = leave_peaks(p, entry, span.beam, slice);

@@ -322,7 +322,8 @@ template <class Logit, bool kIsWide, class Left>
 __device__ void finish_beam(const SelectParams& p, const Left& left, const Span& span,
                             BeamMemory& memory) {
     const int number = span.beam;
-    for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
+    static_assert(kBins / 4 <= kThreads);
+    if (threadIdx.x < kBins / 4) reinterpret_cast<uint4*>(memory.bin)[threadIdx.x] = {0, 0, 0, 0};
     if (threadIdx.x == 0) {
         memory.list.count = memory.list.num_groups = 0;
         memory.bound = 0xffffffffu;
@@ -334,13 +335,12 @@ __device__ void finish_beam(const SelectParams& p, const Left& left, const Span&
     const Candidate own = has_own ? beam.candidate(memory.list.best[threadIdx.x]) : kNone;
     const Fate fate = finish(p, number, own, has_own, memory.numbers);
     const bool is_kept = passes(p, number, own, fate, memory.numbers);
-    const Rank finished = block_rank(fate.finishes, memory.numbers);
-    const Rank kept = block_rank(is_kept, memory.numbers);
+    const auto [finished, kept] = block_ranks(fate.finishes, is_kept, memory.numbers);
     if (fate.finishes) write_survivor(p, number, finished.before, own);
     if (is_kept) write_survivor(p, number, finished.total + kept.before, own);
     const int num_survivors = finished.total + kept.total;
 #pragma unroll 1
-    for (int64_t i = num_survivors + threadIdx.x; i < p.capacity; i += kThreads) {
+    for (int i = num_survivors + static_cast<int>(threadIdx.x); i < p.capacity; i += kThreads) {
         write_survivor(p, number, i, kNone);
     }
     if (threadIdx.x == 0) {

@@ -12,6 +12,7 @@ from pybeam.backends import reference, triton
 from pybeam.contracts import Cells, NewNodes, Paths, SelectOptions
 from support.asserts import assert_same_survivors
 from support.attention_cases import random_case
+from support.cuda_on_cpu import Emulated
 
 PAGE = mmap.PAGESIZE
 
@@ -39,11 +40,19 @@ def walled(request, device, monkeypatch):
             assert libc.mprotect(ctypes.c_void_p(wall), size, 0) == 0
         return copied
 
-    def empty(*shape, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def empty(*shape, dtype: torch.dtype = torch.float32, device: object = None) -> torch.Tensor:
         return copy(torch.zeros(*shape, dtype=dtype))
 
     monkeypatch.setattr(torch, "empty", empty)
     return copy
+
+
+@pytest.fixture(params=["triton", "cuda"])
+def select(request):
+    """`select` in Triton, and in CUDA C++ on the CPU."""
+    if request.param == "triton":
+        return triton.select
+    return Emulated(request.getfixturevalue("cuda_on_cpu"), 1 << 20, runs_backwards=False).select
 
 
 def ints(values) -> torch.Tensor:
@@ -52,7 +61,7 @@ def ints(values) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("held", [False, True])
-def test_rows_of_padding_leave_select_before_they_read(walled, held, dtype):
+def test_rows_of_padding_leave_select_before_they_read(walled, select, held, dtype):
     """Rows and entries behind those that `offset` counts, which a step of fixed size has."""
     num_rows, num_entries, beyond = 3, 3 + held, 5
     # a row fills a page, so that no row shares one with a row of padding
@@ -64,7 +73,7 @@ def test_rows_of_padding_leave_select_before_they_read(walled, held, dtype):
     expected = reference.select(logits[:num_rows], score[:num_entries], offset, width, counted)
     arrays = walled(logits, num_rows), walled(score, num_entries), walled(offset), walled(width)
     padded = SelectOptions(3, (2,), is_ended=walled(is_ended, num_entries) if held else None)
-    assert_same_survivors(triton.select(*arrays, padded), expected)
+    assert_same_survivors(select(*arrays, padded), expected)
 
 
 @pytest.mark.parametrize("num_splits", [1, 3])
