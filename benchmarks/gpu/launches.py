@@ -98,10 +98,10 @@ def main() -> None:
     sys.exit(bool(failures))
 
 
-def model_of(num_layers: int, folder: Path) -> Model:
+def model_of(num_layers: int, folder: Path, dtype: str = "bfloat16") -> Model:
     """Make a transformer of so many decoder layers, without memory."""
     save_tiny_model(folder, "m2m_100", decoder_layers=num_layers, **SIZES)
-    return load_model(folder, device=META, dtype="bfloat16")
+    return load_model(folder, device=META, dtype=dtype)
 
 
 def kernels(model: Model, name: str, num_sources: int) -> dict[str, Counter[str]]:

@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu.triton_code [--only fixed_beam ...] [--first N]
 
-Every Triton kernel that a step of an M2M100 with these algorithms launches is compiled, and so are those of
-a Qwen3 with `fixed_beam`, once for each machine code: a row stands at the first case that needs it, and says
-of which types, constants and warps it is. A spill is an access to local memory (LDL, STL), around calls, too.
+Every Triton kernel that a step of an M2M100 with these algorithms launches is compiled, once for each machine
+code: a row stands at the first case that needs it, and says of which types, constants and warps it is. Then
+come what weights of 8 and 4 bits add to `fixed_beam`, wide beams, an output layer that leaves peaks, and a
+Qwen3. A spill is an access to local memory (LDL, STL), around calls, too.
 The table goes to triton-code.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
@@ -13,15 +14,19 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
+
+import torch
 
 import pybeam
 from benchmarks.gpu.count_kernels import META, ready_step
 from benchmarks.gpu.launches import ALGORITHMS, SOURCES, model_of
 from benchmarks.journal import Journal, results_folder
 from pybeam.models.base import Model
+from pybeam.triton_kernels.peaked_product import peaked_product
 from tests.support import aot
 from tests.support.causal_models import save_tiny_causal
 
@@ -44,10 +49,12 @@ CAUSAL = dict(
 )
 
 
-def causal_model(folder: Path) -> Model:
-    """Make a Qwen3, without memory."""
-    save_tiny_causal(folder, "qwen3", **CAUSAL)
-    return pybeam.load_model(folder, device=META, dtype="bfloat16")
+DTYPES_OF_FEW_BITS = ("float8_e4m3fn", "int8", "int4")
+# a beam of more than 128 rows finds its nodes by paths
+WIDTH, MANY = 5, 200
+
+# the launches of a step of so many sources
+Recorder = Callable[[int], list[aot.Launch]]
 
 
 def step_launches(model: Model, name: str, num_sources: int) -> list[aot.Launch]:
@@ -61,20 +68,36 @@ def launches_of(model: Model, algorithm: pybeam.Algorithm, num_sources: int) -> 
         return aot.recorded(step)
 
 
-def variants(
-    model: Model, names: Iterable[str], causal: Model | None = None
-) -> Iterator[tuple[dict, aot.Launch]]:
-    """Yield every machine code that steps of these algorithms need, and where it is needed first.
+def peaked_launches(model: Model, num_sources: int) -> list[aot.Launch]:
+    """Return that of an output layer that leaves peaks, for beams of `WIDTH`."""
+    weight = model.output.weight
+    states = weight.new_empty(WIDTH * num_sources, weight.shape[1])
+    with torch.inference_mode():
+        return aot.recorded(lambda: peaked_product(states, weight, model.output.bias))
 
-    `causal`: a decoder alone, whose steps of `fixed_beam` come last.
-    """
+
+def other_steps(model: Model, folder: Path) -> Iterator[tuple[str, Recorder]]:
+    """Yield steps that launch other kernels than those of `model` in bfloat16, with their names."""
+    narrow, wide = (pybeam.fixed_beam(width, max_length=60) for width in (WIDTH, MANY))
+    for dtype in DTYPES_OF_FEW_BITS:
+        other = model_of(NUM_LAYERS, folder / dtype, dtype)
+        yield f"{dtype}, fixed_beam", partial(launches_of, other, narrow)
+    yield f"{MANY} rows, fixed_beam", partial(launches_of, model, wide)
+    yield "peaks, fixed_beam", partial(peaked_launches, model)
+    save_tiny_causal(folder / "qwen3", "qwen3", **CAUSAL)
+    causal = pybeam.load_model(folder / "qwen3", device=META, dtype="bfloat16")
+    yield "Qwen3, fixed_beam", partial(launches_of, causal, narrow)
+
+
+def variants(
+    model: Model, names: Iterable[str], others: Iterable[tuple[str, Recorder]] = ()
+) -> Iterator[tuple[dict, aot.Launch]]:
+    """Yield every machine code that these steps need, and where it is needed first."""
     known = set()
-    steps = [(model, name, name) for name in names]
-    if causal is not None:
-        steps.append((causal, "fixed_beam", "Qwen3, fixed_beam"))
-    for (network, name, said), num_sources in product(steps, SOURCES):
+    own = ((name, partial(step_launches, model, name)) for name in names)
+    for (said, recorder), num_sources in product([*own, *others], SOURCES):
         numbers = Counter[str]()
-        for launch in aot.distinct(step_launches(network, name, num_sources)):
+        for launch in aot.distinct(recorder(num_sources)):
             if launch.key not in known:
                 known.add(launch.key)
                 kernel = launch.kernel.__name__
@@ -132,10 +155,11 @@ def main() -> None:
     options = parser.parse_args()
     journal = Journal(results_folder("cpu"), "triton-code", IDENTITY)
     is_whole = options.first is None and set(options.only) == set(ORDER)
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-        model = model_of(NUM_LAYERS, Path(folder))
-        causal = causal_model(Path(other)) if is_whole else None
-        for row, launch in islice(variants(model, options.only, causal), options.first):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        model = model_of(NUM_LAYERS, folder / "bfloat16")
+        others = other_steps(model, folder) if is_whole else ()
+        for row, launch in islice(variants(model, options.only, others), options.first):
             journal.add(row | made_of(launch) | measured(launch))
     own = journal.own_rows
     if is_whole:

@@ -16,7 +16,8 @@ OLDEST = (8, 0)
 def check_device(dtype: torch.dtype, device: torch.device) -> None:
     """Raise ValueError where a device has no layers of this dtype."""
     if dtype in INTEGERS:
-        if device.type not in ("cpu", "cuda"):
+        # tensors of "meta" have no memory, and stand for those of a GPU
+        if device.type not in ("cpu", "cuda", "meta"):
             reason = "integers are for CPUs and GPUs of NVIDIA; use 'float16' or 'bfloat16'"
             raise ArgumentError("dtype", f"must not be {dtype} on {device}, because {reason}")
         if device.type == "cuda" and torch.cuda.is_available():

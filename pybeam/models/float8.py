@@ -100,7 +100,7 @@ class EmulatedFloat8(PackedLinear):
 
 def linear(weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
     """Make the layer for the device of these weights."""
-    layer = Float8Linear if weight.is_cuda else EmulatedFloat8
+    layer = EmulatedFloat8 if weight.is_cpu else Float8Linear
     return layer(weight, bias, activation)
 
 

@@ -55,8 +55,10 @@ def rows():
 
 
 @pytest.mark.slow
-def test_it_has_the_machine_codes_of_all_steps_and_no_others(triton_code, variants, rows, tmp_path):
-    found = variants(triton_code.ORDER, causal=triton_code.causal_model(tmp_path))
+def test_it_has_the_machine_codes_of_all_steps_and_no_others(
+    triton_code, model, variants, rows, tmp_path
+):
+    found = variants(triton_code.ORDER, triton_code.other_steps(model, tmp_path))
     today = [row | triton_code.made_of(launch) for row, launch in found]
     columns = today[0].keys()
     assert [{name: row[name] for name in columns} for row in rows] == today

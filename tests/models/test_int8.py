@@ -244,12 +244,6 @@ def test_every_instruction_set_packs_int8(directories_of, isa):
     assert all(result.error is None for result in results)
 
 
-def test_it_is_for_cpus_and_gpus(directories_of):
-    [directory] = directories_of("m2m_100")
-    with pytest.raises(ValueError, match=r"`dtype` must not be torch.int8 on meta, .* 'bfloat16'"):
-        load_model(directory, device="meta", dtype="int8")
-
-
 def test_graphs_have_no_other_dtype(tmp_path_factory):
     model = onnx_model(tmp_path_factory, torch.device("cpu"))
     with pytest.raises(ValueError, match=r"'auto' or 'float32' for ONNX graphs .* torch.int8"):

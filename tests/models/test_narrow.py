@@ -19,6 +19,7 @@ from pybeam.models.transformer.few_rows import FewRowsLinear
 from support.built_in_models import saved
 from support.device_loop import assert_alike
 from support.speech_models import random_features
+from support.tiny_models import save_tiny_model
 
 KINDS = {
     "int8": quantise,
@@ -144,12 +145,24 @@ def test_a_model_on_a_gpu_is_that_of_the_numbers(
     assert all(result.hypotheses for result in found)
 
 
-def test_other_devices_are_refused(tmp_path):
-    [directory] = saved("m2m_100", tmp_path / "float")
-    with pytest.raises(
-        ValueError, match=r"must not be torch.int4 on meta, because integers are for CPUs"
-    ):
-        load_model(directory, device="meta", dtype="int4")
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int4])
+def test_other_devices_are_refused(dtype):
+    problem = (
+        rf"must not be {dtype} on xpu, because integers are for CPUs .* use 'float16' or 'bfloat16'"
+    )
+    with pytest.raises(ValueError, match=problem):
+        few_bits.check_device(dtype, torch.device("xpu"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layer"),
+    [("int8", NarrowLinear), ("int4", NarrowLinear), ("float8_e4m3fn", Float8Linear)],
+)
+def test_layers_without_memory_are_those_of_a_gpu(dtype, layer, tmp_path):
+    save_tiny_model(tmp_path, "m2m_100", d_model=64, decoder_ffn_dim=64)
+    model = load_model(tmp_path, device="meta", dtype=dtype)
+    assert type(model.output) is layer
+    assert model.output.weight.device.type == "meta"
 
 
 def test_older_gpus_are_refused_by_name(monkeypatch):

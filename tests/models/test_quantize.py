@@ -214,13 +214,6 @@ def test_another_dtype_is_refused(dtype, tiny):
         load_model(tiny, dtype=dtype)
 
 
-def test_another_device_is_refused(tiny):
-    with pytest.raises(
-        ValueError, match=r"must not be torch.int8 on meta, because integers are for CPUs"
-    ):
-        load_model(tiny, device="meta")
-
-
 NAME = "model.decoder.layers.1.fc2.weight"
 
 
