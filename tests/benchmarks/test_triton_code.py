@@ -79,6 +79,13 @@ def test_kernels_of_the_page_keep_no_registers_in_memory(step_rows):
     assert step_rows and not any(row["spills"] or row["stack bytes"] for row in step_rows)
 
 
+def test_few_other_kernels_keep_registers_in_memory(rows):
+    """Those that do have a few there, and change logits or draw from them."""
+    found = {row["kernel"]: row["spills"] for row in rows if row["spills"] or row["stack bytes"]}
+    assert found.keys() == {"settle_kernel", "edit_kernel", "logits_kernel"}
+    assert max(found.values()) < 16
+
+
 def test_few_loads_of_the_books_wait_for_one_another(step_rows):
     """A kernel that waits for memory more often than its budget on a GPU allows is seen here."""
     own = [row for row in step_rows if role_of(row["kernel"]) == "books"]
