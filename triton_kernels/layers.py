@@ -1,4 +1,4 @@
-"""`add_norm`, `rms_norm`, `rotary` and `gated`: a program has a row, some heads of it, or a part of it.
+"""`add_norm`, `rms_norm` and `gated`: a program has a row, or a part of it.
 
 The arithmetic is float32, whatever the dtype of the numbers.
 """
@@ -17,32 +17,6 @@ WARP_COLUMNS = 512
 RELU, GELU, TANH_GELU, SILU, TANH = (tl.constexpr(i) for i in range(1, 6))
 
 
-@begins_early
-@triton.jit
-def rms_norm_kernel(
-    p_y,
-    p_x,
-    p_weight,
-    num_heads,
-    row_stride,
-    head_stride,
-    size,
-    epsilon,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    await_kernels()
-    i_row, o_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    o_x = tl.arange(0, BLOCK)
-    m_x = (o_head < num_heads)[:, None] & (o_x < size)[None, :]
-    p_own = p_x + i_row * row_stride + o_head[:, None] * head_stride + o_x[None, :]
-    b_x = tl.load(p_own, mask=m_x, other=0.0).to(tl.float32)
-    b_scale = 1.0 / tl.sqrt(tl.sum(b_x * b_x, 1) / size + epsilon)
-    b_weight = tl.load(p_weight + o_x, mask=o_x < size, other=0.0).to(tl.float32)
-    p_out = p_y + (i_row * num_heads + o_head[:, None]) * size + o_x[None, :]
-    tl.store(p_out, b_x * b_scale[:, None] * b_weight[None, :], mask=m_x)
-
-
 @triton.jit
 def normed(b_x, o_x, m_x, p_weight, p_shift, size, epsilon):
     """Layer norm of a row, which is zero where it is not `m_x`; without a shift its root-mean-square norm."""
@@ -53,6 +27,17 @@ def normed(b_x, o_x, m_x, p_weight, p_shift, size, epsilon):
     if p_shift is not None:
         b_out += tl.load(p_shift + o_x, mask=m_x, other=0.0).to(tl.float32)
     return b_out
+
+
+@begins_early
+@triton.jit
+def rms_norm_kernel(p_y, p_x, p_weight, row_stride, size, epsilon, BLOCK: tl.constexpr):
+    await_kernels()
+    i_row, o_x = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    m_x = o_x < size
+    b_x = tl.load(p_x + i_row * row_stride + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_out = normed(b_x, o_x, m_x, p_weight, None, size, epsilon)
+    tl.store(p_y + i_row * size + o_x, b_out, mask=m_x)
 
 
 @begins_early
@@ -81,38 +66,6 @@ def add_norm_kernel(
     tl.store(p_x + i_row + o_x, b_x, mask=m_x)
     b_out = normed(b_x, o_x, m_x, p_weight, p_shift, size, epsilon)
     tl.store(p_out + i_row + o_x, b_out, mask=m_x)
-
-
-@begins_early
-@triton.jit
-def rotary_kernel(
-    p_y,
-    p_x,
-    p_position,
-    p_cos,
-    p_sin,
-    num_heads,
-    num_positions,
-    row_stride,
-    head_stride,
-    half,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    await_kernels()
-    i_row, o_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    o_x = tl.arange(0, BLOCK)
-    m_x = (o_head < num_heads)[:, None] & (o_x < half)[None, :]
-    position = tl.load(p_position + i_row).to(tl.int64)
-    m_angle = (o_x < half) & (position >= 0) & (position < num_positions)
-    b_cos = tl.load(p_cos + position * half + o_x, mask=m_angle, other=0.0)[None, :]
-    b_sin = tl.load(p_sin + position * half + o_x, mask=m_angle, other=0.0)[None, :]
-    p_own = p_x + i_row * row_stride + o_head[:, None] * head_stride + o_x[None, :]
-    b_a = tl.load(p_own, mask=m_x, other=0.0).to(tl.float32)
-    b_b = tl.load(p_own + half, mask=m_x, other=0.0).to(tl.float32)
-    p_out = p_y + (i_row * num_heads + o_head[:, None]) * 2 * half + o_x[None, :]
-    tl.store(p_out, b_a * b_cos - b_b * b_sin, mask=m_x)
-    tl.store(p_out + half, b_b * b_cos + b_a * b_sin, mask=m_x)
 
 
 @triton.jit
@@ -148,23 +101,14 @@ def num_warps_of(block: int) -> int:
     return min(16, max(4, block // WARP_COLUMNS))
 
 
-def heads_of(num_heads: int, block: int) -> int:
-    """Number of heads of a row that a program has: a program of one head has too little to do."""
-    return min(triton.next_power_of_2(num_heads), max(1, MAX_COLUMNS // block))
-
-
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """`pybeam.backends.torch_layers.rms_norm` of x [n, d] or [n, heads, d]."""
-    y, size = x.new_empty(x.shape), x.shape[-1]
-    num_heads = x.shape[1] if x.ndim == 3 else 1
+    """`pybeam.backends.torch_layers.rms_norm` of rows x [n, d]; `turn_heads` norms heads."""
+    y, (num_rows, size) = x.new_empty(x.shape), x.shape
     if y.numel():
-        strides = x.stride(0), x.stride(1) if x.ndim == 3 else 0
         block = triton.next_power_of_2(size)
-        heads = heads_of(num_heads, block)
-        grid = x.shape[0], triton.cdiv(num_heads, heads)
-        facts = num_heads, *strides, size, epsilon
+        facts = x.stride(0), size, epsilon
         num_warps = num_warps_of(block)
-        rms_norm_kernel[grid](y, x, weight, *facts, HEADS=heads, BLOCK=block, num_warps=num_warps)
+        rms_norm_kernel[(num_rows,)](y, x, weight, *facts, BLOCK=block, num_warps=num_warps)
     return y
 
 
@@ -193,18 +137,6 @@ def add_norm(
             num_warps=num_warps_of(block),
         )
     return out
-
-
-def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`pybeam.backends.torch_layers.rotary`."""
-    y, half = x.new_empty(x.shape), x.shape[2] // 2
-    if y.numel():
-        facts = x.shape[1], cos.shape[0], x.stride(0), x.stride(1), half
-        block = triton.next_power_of_2(half)
-        heads = heads_of(x.shape[1], block)
-        grid = x.shape[0], triton.cdiv(x.shape[1], heads)
-        rotary_kernel[grid](y, x, position, cos, sin, *facts, HEADS=heads, BLOCK=block)
-    return y
 
 
 def gated(x: Tensor, activation: int) -> Tensor:

@@ -151,7 +151,6 @@ class Backend(Protocol):
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_norm: Callable[[Tensor, Tensor, OptionalTensor, Tensor, OptionalTensor, float], Tensor]
     few_rows: Any  # the module of products that `transformer.few_rows` takes; None: there is none
-    rotary: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     gated: Callable[[Tensor, int], Tensor]
     soft_cap: Callable[[Tensor, float], None]
     prompt_attention: Callable[..., Tensor]
@@ -159,7 +158,8 @@ class Backend(Protocol):
     lstm_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     mixture: Callable[[Tensor, Sequence[Tensor]], None]
 
-    # `torch_gumbel`, `packing` and `defaults` say what these do
+    # `torch_heads`, `torch_gumbel`, `packing` and `defaults` say what these do
+    turn_heads: Callable[..., None]
     perturb: Callable[..., Tensor]
     draw: Any  # the module of `draw` and `cut`, which samplers take; None: there is none
     fill_panels: Callable[[Tensor, Tensor], None]

@@ -154,6 +154,13 @@ def perturb(*given: Any) -> Tensor:
     return torch_gumbel.perturb(*given)
 
 
+def turn_heads(*given: Any) -> None:
+    # a program turns its heads itself
+    from pybeam.backends import torch_heads
+
+    torch_heads.turn_heads(rms_norm, rotary, *given)
+
+
 prompt_attention = operator("prompt_attention")
 
 

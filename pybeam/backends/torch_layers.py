@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -170,15 +171,11 @@ def add_norm(
     return layer_norm(x, weight, shift, epsilon)
 
 
-def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pairs ``(x[i], x[i + D / 2])`` of every head of x [n, heads, D] by the angles of its position.
+def turn_heads(*given: Any) -> None:
+    # a decoder that has an encoder turns nothing
+    from pybeam.backends import torch_heads
 
-    ``[a, b]`` becomes ``[a cos - b sin, b cos + a sin]``, with rows position [n] int32 of cos and sin
-    [positions, D / 2] float32.
-    """
-    a, b = x.chunk(2, -1)  # [n, heads, D / 2]
-    c, s = (table[position.long()][:, None].to(x.dtype) for table in (cos, sin))
-    return torch.cat((a * c - b * s, b * c + a * s), -1)
+    torch_heads.turn_heads(rms_norm, torch_heads.rotary, *given)
 
 
 def gated(x: Tensor, activation: int) -> Tensor:

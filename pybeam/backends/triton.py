@@ -41,10 +41,10 @@ from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams, tre
 from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.embedding import embed_norm as embed_norm
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
+from pybeam.triton_kernels.heads import turn_heads as heads_kernel
 from pybeam.triton_kernels.layers import add_norm as add_norm
 from pybeam.triton_kernels.layers import gated as gated_kernel
 from pybeam.triton_kernels.layers import rms_norm as rms_norm_kernel
-from pybeam.triton_kernels.layers import rotary as rotary_kernel
 from pybeam.triton_kernels.logits.automata import automaton_walk as automaton_walk
 from pybeam.triton_kernels.logits.automaton_places import automaton_places as automaton_places
 from pybeam.triton_kernels.logits.automaton_rows import automaton_columns as automaton_columns
@@ -79,8 +79,14 @@ def _unless_float64(own: Callable[..., Tensor], others: Callable[..., Tensor]) -
 prompt_attention = _unless_float64(prompt_attention_kernel, layers.prompt_attention)
 log_softmax = _unless_float64(log_softmax_kernel, defaults.log_softmax)
 rms_norm = _unless_float64(rms_norm_kernel, layers.rms_norm)
-rotary = _unless_float64(rotary_kernel, layers.rotary)
 gated = _unless_float64(gated_kernel, layers.gated)
+
+
+def turn_heads(heads: Tensor, num_heads: int, norms: Any, angles: Any) -> None:
+    # no decoder known has layer norms of heads
+    has_bias = norms is not None and norms[0][1] is not None
+    is_own = heads.dtype != torch.float64 and not has_bias
+    (heads_kernel if is_own else layers.turn_heads)(heads, num_heads, norms, angles)
 
 
 def beam_read(

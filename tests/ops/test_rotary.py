@@ -1,11 +1,14 @@
-"""The operator `rotary`: pairs of numbers turn by the angles of their row's position."""
+"""The operator `rotary`: pairs of numbers turn by the angles of their row's position.
+
+Triton has it inside `turn_heads`.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pybeam.backends import load
+from pybeam.backends import load, torch_heads
 from support.threads import every_thread_count
 
 
@@ -25,12 +28,12 @@ def exact(x, position, cos, sin) -> torch.Tensor:
 @pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("size", [2, 6, 32, 34, 128])
 @pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
-def test_as_complex_numbers(kernel, device, num_rows, size):
-    joint = torch.randn(num_rows, 5, size, device=device)
-    position = torch.randint(0, 50, (num_rows,), dtype=torch.int32, device=device)
-    cos, sin = (t.to(device) for t in table_of(50, size // 2))
+def test_as_complex_numbers(isa, num_rows, size):
+    joint = torch.randn(num_rows, 5, size)
+    position = torch.randint(0, 50, (num_rows,), dtype=torch.int32)
+    cos, sin = table_of(50, size // 2)
     x = joint[:, 1:4]
-    rotary = load(kernel).rotary
+    rotary = load("native").rotary
     y = rotary(x, position, cos, sin)
     assert y.shape == x.shape and y.is_contiguous()
     torch.testing.assert_close(y.double(), exact(x, position, cos, sin), rtol=1e-5, atol=1e-6)
@@ -38,12 +41,15 @@ def test_as_complex_numbers(kernel, device, num_rows, size):
         assert torch.equal(rotary(x[-1:], position[-1:], cos, sin), y[-1:])
 
 
-def test_by_hand(backend, device):
-    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]], [[1.0, 2.0, 3.0, 4.0]]], device=device)
-    cos = torch.tensor([[1.0, 1.0], [0.0, -1.0]], device=device)
-    sin = torch.tensor([[0.0, 0.0], [1.0, 0.0]], device=device)
-    position = torch.tensor([0, 1], dtype=torch.int32, device=device)
-    y = load(backend).rotary(x, position, cos, sin)
+@pytest.mark.parametrize("name", ["native", "torch"])
+def test_by_hand(name):
+    rotary = torch_heads.rotary
+    if name == "native":
+        rotary = pytest.importorskip("pybeam.backends.native", exc_type=ImportError).rotary
+    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]], [[1.0, 2.0, 3.0, 4.0]]])
+    cos = torch.tensor([[1.0, 1.0], [0.0, -1.0]])
+    sin = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    y = rotary(x, torch.tensor([0, 1], dtype=torch.int32), cos, sin)
     assert y.tolist() == [[[1, 2, 3, 4]], [[-3, -2, 1, -4]]]
 
 

@@ -59,7 +59,7 @@ def _launches() -> list:
     from pybeam.backends.arrays import PlanRules
     from pybeam.backends.beam_program import BeamRules
     from pybeam.contracts import Finishing
-    from pybeam.triton_kernels import embedding, layers
+    from pybeam.triton_kernels import embedding, heads, layers
     from pybeam.triton_kernels.product import product
 
     from . import triton_launches as launches
@@ -75,7 +75,9 @@ def _launches() -> list:
             embedding.embed_norm(
                 launches.ints(4), launches.ints(4), x, x, 2.0, 1, [(x[0], x[0], 1e-5)] * 2
             ),
-            layers.rotary(x.view(4, 2, 32), launches.ints(4), table, table),
+            heads.turn_heads(
+                x.view(4, 2, 32), 1, [(x[0], None, 1e-6)] * 2, (launches.ints(4), table, table)
+            ),
             layers.gated(x, 1),
             product(x, x, x[0], 0, None, (x[0], x[0], 1e-5)),
         )

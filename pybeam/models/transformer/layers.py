@@ -163,17 +163,12 @@ class Stack:
         """
         qkv = layer.qkv(y).unflatten(1, (-1, self.head_size))
         heads, key_heads = self.num_heads, self.num_key_heads
-        query, key, value = qkv.split((heads, key_heads, key_heads), 1)
+        norms, angles = None, None
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = layer.query_norm(query), layer.key_norm(key)
+            norms = layer.query_norm.parts, layer.key_norm.parts
         if layer.rotary is not None:
-            assert place is not None
             table = self.rotary[layer.rotary]
-            query, key = (self._turned(table, part, place) for part in (query, key))
-        return query, key, value
-
-    def _turned(self, table: RotaryTable, x: Tensor, place: Tensor) -> Tensor:
-        """Return queries or keys x [n, heads, D], their first numbers turned by the angles of places [n]."""
-        size = 2 * table.cos.shape[1]
-        turned = self.kernels.rotary(x[..., :size], place, table.cos, table.sin)
-        return turned if size == self.head_size else torch.cat((turned, x[..., size:]), -1)
+            angles = place, table.cos, table.sin
+        if norms is not None or angles is not None:
+            self.kernels.turn_heads(qkv[:, : heads + key_heads], heads, norms, angles)
+        return qkv.split((heads, key_heads, key_heads), 1)

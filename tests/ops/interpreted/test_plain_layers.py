@@ -12,12 +12,14 @@ from support.causal_models import save_tiny_causal
 
 # functions that a step calls, and how often in a layer
 CALLS = {
-    "qwen3": {"rms_norm": 2, "rotary": 2, "gated": 1},
-    "llama": {"rotary": 2, "gated": 1},
+    "qwen3": {"turn_heads": 1, "gated": 1},
+    "llama": {"turn_heads": 1, "gated": 1},
     # two groups of layers with other angles, and norms behind what layers add
-    "gemma3": {"rms_norm": 4, "rotary": 2, "gated": 1},
-    "falcon": {"rotary": 2},
-    "qwen3_moe": {"rms_norm": 2, "rotary": 2},
+    "gemma3": {"rms_norm": 2, "turn_heads": 1, "gated": 1},
+    "falcon": {"turn_heads": 1},
+    "qwen3_moe": {"turn_heads": 1},
+    # a quarter of a head turns
+    "gpt_neox": {"turn_heads": 1},
 }
 NUM_STEPS = 5
 
@@ -38,7 +40,7 @@ def test_as_with_torch(kind, tmp_path, monkeypatch):
 
         return call
 
-    for name in ("rms_norm", "rotary", "gated"):
+    for name in ("rms_norm", "turn_heads", "gated"):
         monkeypatch.setattr(triton, name, counted(name))
 
     def results(backend: str):
