@@ -21,14 +21,7 @@ from pybeam.backends.arrays import Beams, Drafts, TreeArrays
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
-from pybeam.contracts import (
-    Cells,
-    Distances,
-    EditRule,
-    NewNodes,
-    SelectOptions,
-    Survivors,
-)
+from pybeam.contracts import Cells, Distances, EditRule, NewNodes, SelectOptions, Survivors
 from pybeam.platforms.decoding import watch_forks
 
 log = logging.getLogger(__name__)
@@ -99,6 +92,10 @@ class Backend(Protocol):
     # `Stack.skipped_id`, and `Norm.parts` of two norms, each of which may be None: the norm of embeddings and
     # the first layer's. None: one call after another does it.
     embed_norm: Callable[..., tuple[Tensor, Tensor]] | None
+
+    # `Prompts.begin`, in one kernel, of rows, their own cells, the cells, lengths and last tokens of prompts,
+    # the number of a pool's cells, and first rows and positions of cells, if asked for. None: torch does it.
+    prepend_prompts: Callable[..., tuple[Tensor, Tensor, Tensor, Any]] | None
 
     # What `edit_logits` is told of neighbours among processors, whose logits it changes in one call: their
     # rules, and their arrays on that device. None: processors change logits one after another.

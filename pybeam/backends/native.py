@@ -200,9 +200,8 @@ rms_norm = operator("rms_norm")
 rotary = operator("rotary")
 gated = operator("gated")
 adds_in_products, takes_plain = True, False
-embed_norm = None
+embed_norm = prepend_prompts = few_rows = None
 add_norm = torch_layers.add_norm
-few_rows = None
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs
 soft_cap = operator("soft_cap")

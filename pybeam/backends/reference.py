@@ -286,9 +286,8 @@ BEAM_FUNCTIONS = BeamFunctions(
     backtrace=backtrace,
 )
 adds_in_products, takes_plain = True, False
-embed_norm = None
+embed_norm = prepend_prompts = few_rows = None
 add_norm = layers.add_norm
-few_rows = None
 edit_list = None
 log_softmax = defaults.log_softmax
 perturb = torch_gumbel.perturb

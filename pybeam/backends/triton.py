@@ -54,6 +54,7 @@ from pybeam.triton_kernels.logits.edits import line_of
 from pybeam.triton_kernels.logits.gumbel import perturb as perturb
 from pybeam.triton_kernels.logits.gumbel import restore_log_probs as restore_log_probs
 from pybeam.triton_kernels.logits.log_softmax import log_softmax as log_softmax_kernel
+from pybeam.triton_kernels.prompts import prepend_prompts as prepend_prompts
 from pybeam.triton_kernels.rows import gather_rows as gather_rows
 from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
 from pybeam.triton_kernels.select import select as select

@@ -20,7 +20,7 @@ _ROLE_OF = {
     "attention": r"attention",
     "norm": r"_norm",
     "select": r"\bselect_\w*kernel",
-    "books": r"\b(plan|read|inherit|inherit_paths|commit|append|release|report|accept)_\w*kernel",
+    "books": r"\b(plan|read|inherit|commit|append|release|report|accept|prepend)_\w*kernel",
     "other": r"",
 }
 ROLES = tuple(_ROLE_OF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -97,6 +98,19 @@ class PromptPool(KeyValuePool):
         self.num_own, self.num_prompt = num_own, num_prompt
 
 
+class Begun(NamedTuple):
+    """The R rows of a step as a model is given them, where the prompts come first.
+
+    `cells` hold those of prompts, and behind them those of the tree. Places behind the last one hold
+    anything, and so do lines of slots that do not move.
+    """
+
+    token: Tensor  # [R] int32
+    position: Tensor  # [R] int32, from the beginning of the prompt
+    place: Tensor  # [R] int32, of the position in a table
+    cells: Cells
+
+
 class Prompts:
     """The prompts of a session: their keys and values, kept once per source, and their last tokens.
 
@@ -139,23 +153,41 @@ class Prompts:
         last = to_device([int(prompt[-1]) for prompt in prompts], torch.int32, device)
         self._last.index_copy_(0, to_device(slots, torch.long, device), last)
 
-    def begin(self, backend: Backend, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the tokens and positions [R] int32 of rows, where the prompts come first."""
-        self.pool.forget_unseen(rows.tree, rows.cell, self.pool.position)
+    def begin(
+        self, backend: Backend, rows: Rows, own: Cells, first_row: Tensor | None = None
+    ) -> Begun:
+        """Return rows as a model is given them, where the prompts come first.
+
+        Positions are stored, if a layer asks for them.
+
+        Args:
+            backend: the module that computes it.
+            rows: the rows.
+            own: the cells of their tree that they see.
+            first_row: [S] int32, the row of position 0 in a table of positions; None: 0.
+        """
+        pool, prepend = self.pool, backend.prepend_prompts
+        pool.forget_unseen(rows.tree, rows.cell, pool.position)
+        if prepend is None:
+            begun = self.begun_in_torch(rows, own, first_row)
+            self.place(backend, rows.cell, begun.position)
+            return begun
+        prompts = self.cells.cell, self.cells.length, self._last
+        at = pool.position if self.needs_positions else None
+        return Begun(*prepend(rows, own, prompts, pool.num_cells, first_row, at))
+
+    def begun_in_torch(self, rows: Rows, own: Cells, first_row: Tensor | None) -> Begun:
+        """Return what `begin` does, in plain torch. It stores no positions."""
         row_slot = rows.row_slot.long()
         token = torch.where(rows.position == 0, self._last[row_slot], rows.token)
         position = rows.position + self.cells.length[row_slot]
-        self.place(backend, rows.cell, position)
-        return token, position
+        place = position if first_row is None else position + first_row[row_slot]
+        return Begun(token, position, place, self.pool.before(own, self.cells))
 
     def place(self, backend: Backend, cell: Tensor, position: Tensor) -> None:
         """Store the positions [n] int32 of the tokens in these cells [n], if a layer asks for them."""
         if self.needs_positions:
             backend.scatter_rows(self.pool.position, cell, position[:, None].contiguous())
-
-    def before(self, own: Cells) -> Cells:
-        """Return the cells that rows attend over, where they see `own` cells of their tree."""
-        return self.pool.before(own, self.cells)
 
     def given(self, rows: Rows) -> tuple[Tensor, ...]:
         """Return what a program puts before rows: the cells of prompts, and their last tokens [S]."""

@@ -100,8 +100,9 @@ def test_a_layer_of_a_decoder_alone_is_few_kernels(launches, kind, tmp_path):
     layers = counts[1] - counts[0]
     assert layers["turn_heads_kernel"] == layers["gated_kernel"] == 2
     assert layers.total() == 2 * number
-    # beside layers: embeddings, logits, and what puts a prompt's cells before those of its tree
-    assert counts[0].total() - number == 1 + 1 + 30
+    # beside layers: embeddings, logits, and what puts a prompt before its tree, where torch had 30
+    assert counts[0].total() - number == 1 + 1 + 1
+    assert counts[0]["prepend_prompts_kernel"] == 1
 
 
 def test_more_eos_ids_are_three_kernels_more(launches, model, monkeypatch):

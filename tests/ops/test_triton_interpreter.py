@@ -49,6 +49,7 @@ A_LITTLE = {
         "test_as_one_after_another[7-40-m2m_100]",
         "test_rows_that_there_are_not_read_nothing",
     ),
+    "ops/interpreted/test_prompts_first.py": ("test_few_programs_for_long_lists",),
     "ops/interpreted/test_product.py": (
         "test_takes",
         "test_nan_stays_in_its_row",

@@ -1,4 +1,4 @@
-"""The Triton kernels that copy rows and walk the tree, without a GPU."""
+"""The Triton kernels that copy rows, put prompts before trees and walk the tree, without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from support.triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
-from support.triton_launches import backtrace_launch, gather_launches, scatter_launch
+from support.triton_launches import (
+    backtrace_launch,
+    gather_launches,
+    prompt_launches,
+    scatter_launch,
+)
 
 
 @pytest.mark.slow
@@ -19,6 +24,7 @@ def test_in_the_interpreter():
         "tests/ops/test_gather_rows.py",
         "tests/ops/test_scatter_rows.py",
         "tests/ops/test_backtrace.py",
+        "tests/ops/interpreted/test_prompts_first.py",
         "tests/ops/interpreted/test_rows_in_two_launches.py",
         "-k",
         "not any_moves and not native and not wrong_arguments",
@@ -55,6 +61,18 @@ def test_scatter_is_compiled_well(dtype, capability):
     assert assembly.registers <= 64
     assert assembly.count(r"LDG\.E\.128") > 0
     assert assembly.count(r"STG\.E\.128") > 0
+
+
+@pytest.mark.thinned()
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+@pytest.mark.parametrize("i", range(6))
+def test_prompts_are_compiled_well(i, capability):
+    launch = prompt_launches()[i]
+    assembly = assemble(launch, capability)
+    assert assembly.stack == assembly.local == 0
+    assert assembly.registers <= 40
+    # no number changes threads
+    assert assembly.shared == 0
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)

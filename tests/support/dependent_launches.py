@@ -89,6 +89,7 @@ def _launches() -> list:
         *own,
         *launches.read_launches(5, True, PlanRules(True, 1, 99, 9)),
         *launches.draw_launches(3, 900, has_cuts=True),
+        *launches.prompt_launches(),
         *launches.commit_launches(5, commit),
         *launches.draft_launches(8, False),
         *launches.tree_launches(5),

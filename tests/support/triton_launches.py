@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from pybeam.backends import triton as kernels
@@ -10,6 +12,7 @@ from pybeam.backends.arrays import (
     Drafts,
     DraftTokens,
     PlanRules,
+    RowArrays,
     tree_survivors,
 )
 from pybeam.backends.beam_program import BeamRules
@@ -18,6 +21,7 @@ from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.attention import tree_attention
 from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.draw import cut, draw
+from pybeam.triton_kernels.prompts import prepend_prompts
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree import backtrace
 
@@ -112,6 +116,25 @@ def tree_launches(width: int, has_paths: bool = False) -> list[Launch]:
 
 def gather_launches(tensors: list[torch.Tensor], num_moves: int) -> list[Launch]:
     return recorded(lambda: gather_rows(tensors, ints(num_moves), ints(num_moves)))
+
+
+def prompt_launches() -> list[Launch]:
+    """Prompts before trees: with masks of one word and of two, with paths, where cells have positions."""
+    rows = RowArrays(*[ints(9) for _ in RowArrays._fields])
+    prompts, live = (ints(9, 1024), ints(9), ints(9)), ints(9, 300)
+    paths = Paths(ints(9, 40, 32), ints(9))
+    own = [Cells(ints(9), ints(8), live, ints(9), paths=paths)]
+    for words in (1, 2):
+        mask = torch.empty(*live.shape, words, dtype=torch.int64)
+        own.append(Cells(ints(9), ints(8), live, ints(9), mask))
+    return [
+        launch
+        for cells in own
+        for first_row, position in ((None, None), (ints(9), ints(500, 1)))
+        for launch in recorded(
+            partial(prepend_prompts, rows, cells, prompts, 500, first_row, position)
+        )
+    ]
 
 
 def scatter_launch(dtype: torch.dtype) -> Launch:

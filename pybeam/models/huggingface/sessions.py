@@ -193,11 +193,11 @@ class PromptSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         model, own = self._model, self._prompts.pool
-        token, position = self._prompts.begin(self._backend, rows)  # [R]
+        begun = self._prompts.begin(self._backend, rows, Cells.of_tree(rows))
+        token, position = begun.token, begun.position  # [R]
         self._cache.point_to(own.key, own.value)
-        cells = self._prompts.before(Cells.of_tree(rows))
         at = own.position[:, 0] if self._prompts.needs_positions else None
-        step = Step(self._backend, rows, cells, position, at, given_windows=self.windows)
+        step = Step(self._backend, rows, begun.cells, position, at, given_windows=self.windows)
         with model.lock, attending(model.configs, step):
             out = model.network(
                 input_ids=token[:, None].long(),

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.cells import Cells
-from pybeam.models.plain_cells import is_used, with_masks
+from pybeam.models.plain_cells import is_used, of_sources, with_masks
 from pybeam.models.rows import Rows
 
 
@@ -18,7 +18,7 @@ class SinkAttention:
 
     Args:
         rows: the rows.
-        cells: what they attend over, with masks or paths and a line per source (`of_sources`).
+        cells: what they attend over, with masks or paths.
         window: how many positions a row sees; None: all.
         positions: [R] int32, of each row, and [cells] int32, of the token in each cell; None without windows.
     """
@@ -30,7 +30,7 @@ class SinkAttention:
         window: int | None = None,
         positions: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        cells = with_masks(cells)
+        cells = with_masks(of_sources(cells, cells.cell.shape[1]))
         assert cells.mask is not None
         self._cell, device = cells.cell, cells.cell.device
         self._shape = rows.slot.numel(), rows.tree.row_cell.shape[1]

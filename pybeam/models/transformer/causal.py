@@ -216,9 +216,8 @@ class CausalSession(StackSession):
             inputs, position = (rows.token, rows.position), rows.position
             seen = Seen(own, pool, rows.cell, prompts=(*prompts.given(rows), self._first_row))
         else:
-            token, position = prompts.begin(self._backend, rows)  # [R]
-            inputs = token, position + self._first_row[rows.row_slot.long()]
-            seen = Seen(prompts.before(own), pool, rows.cell)
+            token, position, place, cells = prompts.begin(self._backend, rows, own, self._first_row)
+            inputs, seen = (token, place), Seen(cells, pool, rows.cell)
         if prompts.needs_positions:
             seen = seen._replace(position=position, cell_position=pool.position[:, 0])
         return inputs, seen, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,6 +111,32 @@ def test_new_nodes(walled, has_paths):
     out = triton.tree_attention(*vectors, cells, 0.3, None, new)
     assert not bool(out[:5].isnan().any())
     assert torch.equal(pool[new.cell[:5].long()], torch.stack((key, value), 1)[:5])
+
+
+@pytest.mark.parametrize("words", [0, 2])
+def test_prompts(walled, words):
+    """The last slot's prompt and tree fill their lines, and rows of padding go nowhere."""
+    slot, num_slots, most, lives = ints([2, 0, 1]), 3, 600, 20
+    live, num_live = walled(torch.arange(60).int().view(3, lives)), walled(ints([0, 3, lives]))
+    mask = walled(torch.ones(num_slots, lives, words, dtype=torch.int64)) if words else None
+    places = walled(torch.zeros(num_slots, 2, 9).int()), walled(ints([0, 1, 9]))
+    paths = None if words else Paths(*places)
+    entry = walled(ints([0, 1, 0, 0]))
+    own = Cells(walled(ints([0, 2, 2, 3])), walled(slot), live, num_live, mask, entry, paths)
+    rows = SimpleNamespace(
+        token=walled(ints([1, 2, 3, 0])),
+        position=walled(ints([0, 1, 0, 0])),
+        row_slot=walled(ints([2, 2, 1, 0])),
+        cell=walled(ints([4, 59, 60, -1])),
+    )
+    length = walled(ints([0, 1, most]))
+    prompts = walled(torch.arange(3 * most).int().view(3, most)), length, walled(ints([7, 8, 9]))
+    at = walled(torch.zeros(60, 1).int())
+    first_row = walled(ints([0, 5, 6]))
+    *given, cells = triton.prepend_prompts(rows, own, prompts, 60, first_row, at)
+    assert [one.tolist() for one in given] == [[9, 2, 8, 7], [600, 601, 1, 0], [606, 607, 6, 0]]
+    assert cells.num_cells.tolist() == [0, 4, 620]
+    assert at.flatten().nonzero().flatten().tolist() == [4, 59]
 
 
 @pytest.mark.parametrize("num_moves", [5, 600])
