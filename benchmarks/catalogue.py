@@ -24,8 +24,8 @@ import torch
 import transformers
 
 import pybeam
-from benchmarks.causal import QWEN
 from benchmarks.causal import TINY as TINY_QWEN
+from benchmarks.decoders import QWEN
 from benchmarks.memory import in_process
 from benchmarks.meter import resident_bytes
 from benchmarks.setup import Setup

@@ -16,26 +16,14 @@ import torch
 import transformers
 
 import pybeam
+from benchmarks.decoders import IDS, QWEN
 from benchmarks.setup import Setup
 from benchmarks.tasks import Run, Task, in_turn
-from benchmarks.wrapped import PAD, padded
+from benchmarks.wrapped import padded
 
-QWEN = dict(
-    vocab_size=151936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    max_position_embeddings=4096,
-    tie_word_embeddings=True,
-    rope_theta=1_000_000.0,
-)
 TINY = dict(
     QWEN, vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=2, head_dim=8
 )
-IDS = dict(pad_token_id=PAD, bos_token_id=0, eos_token_id=2)
 # lengths of prompts, width of the beam
 CASES = {
     "prompts, k = 5": ([128, 256, 384, 512], 5),

@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import ALONE_US, BYTES, GAP_US, MACHINES, Machine, Network, Part
+from pybeam.inspect import gpu_kernels
 from pybeam.inspect.work import Work, whole
 
 # the rates that stand for a machine whose rates are not known
@@ -69,17 +70,17 @@ def _of_parts(
     limit = whole([part for part in forecast.parts(network, *sizes) if belongs(part)])
     launched = [part for part in forecast.parts(network, *sizes, launched=True) if belongs(part)]
     few = sources < 2 and BYTES[dtype] > 1
-    counted = forecast.counted_kernels(network.layers, few, phase)
+    counted = forecast.counted_kernels(network, few, phase)
     books = forecast.books_us(network, sources)
     us = forecast.by_role(machine(), launched, dtype, counted, books)
     return Expected(limit.us(machine(), dtype), sum(us.values()))
 
 
 def network_of(config) -> Network:
-    """The sizes of a built-in encoder-decoder."""
-    return Network(
-        config.num_decoder_layers, config.hidden_size, config.decoder_inner_size, config.vocab_size
-    )
+    """The sizes of a built-in transformer."""
+    network = gpu_kernels.network_of(config, "bfloat16")
+    assert network is not None
+    return network
 
 
 def significant(number: float) -> float:

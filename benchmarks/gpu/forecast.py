@@ -15,11 +15,14 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
+from operator import itemgetter
 from statistics import mean
+from typing import Any
 
+from benchmarks import decoders
 from benchmarks.gpu.roles import START_US
 from benchmarks.journal import RESULTS, Journal, results_folder
 from pybeam.engine.buckets import bucket
@@ -53,7 +56,7 @@ KERNEL_US = {
     "books": 2.5,
     "other": 1.5,
 }
-FEW_US, FEW_ROWS, FEW_INPUTS = 1.6, 16, 256
+FEW_US, FEW_ROWS, FEW_INPUTS, PROGRAMS = 1.6, 16, 256, 132
 # bytes that it reads in a microsecond, before its sums follow: the same on an H100 as on an H200
 FEW_BYTES_PER_US = 1.9e6
 # of a product whose first weights come from memory: the L2 holds a whole network if it has less than
@@ -64,24 +67,39 @@ COLD_US, CACHE_BYTES = 1.0, 50e6
 # With these microseconds half of its products on two cards are within 5.3 %
 INPUTS, INPUTS_US, MOST_INPUTS, BLOCK = 64, 0.095, 1024, 64
 # of a program of `tree_attention` that has a multiprocessor alone: its own time, and that of 16 rows times
-# 32 keys
+# 32 keys of 64 numbers
 PROGRAM_US, TILE_US = 0.6, 0.15
-TILE_ROWS, TILE_KEYS, MOST_TILES = 16, 32, 4
+TILE_ROWS, TILE_KEYS, MOST_TILES, TILE_HEAD = 16, 32, 4, 64
 # types of weights that the table is about
 DTYPES = ("bfloat16", "float8_e4m3fn")
 
 
+def decoder_of(sizes: Mapping[str, Any]) -> Network:
+    """The network of a decoder alone that has gates, from the sizes of its configuration."""
+    head, own = sizes["head_dim"], ("num_hidden_layers", "hidden_size", "intermediate_size")
+    heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    return Network(
+        *(sizes[name] for name in (*own, "vocab_size")),
+        head=head,
+        has_cross=False,
+        is_gated=True,
+        keys=keys * head,
+        heads=heads * head,
+    )
+
+
+# what `code_time` calls them
+CASES = {"3 layers of 256": "example", "6 layers of 1024": "widened"}
 NETWORKS = {
     "3 layers of 256": Network(3, 256, 1024, 8000),
     "6 layers of 1024": Network(6, 1024, 4096, 42000),
+    **{name: decoder_of(sizes) for name, (_, sizes) in decoders.SHAPES.items()},
 }
-# what `code_time` calls them
-CASES = {"3 layers of 256": "example", "6 layers of 1024": "widened"}
 STEP = "kernels as counted"
 # sources, width of the beam
 SHAPES = ((1, 5), (64, 5), (64, 50))
-# tokens of a source, and of a hypothesis half-way
-SOURCE_TOKENS, OWN_TOKENS = 30, 16
+# tokens of a source, of a prompt, and of a hypothesis half-way
+SOURCE_TOKENS, PROMPT_TOKENS, OWN_TOKENS = 30, 128, 16
 
 
 @dataclass(frozen=True)
@@ -143,8 +161,17 @@ def parts(
     rows = sources * beam
     rows = bucket(math.ceil(rows)) if launched else rows
     own = OWN_TOKENS + UNSHARED_TOKENS * (beam - 1)
-    step = StepRows(sources, beam, rows, own, SOURCE_TOKENS)
+    read = SOURCE_TOKENS if network.has_cross else PROMPT_TOKENS
+    step = StepRows(sources, beam, rows, own, read)
     return [_launched(network, step, dtype, part) for part in work.parts(network, step, dtype)]
+
+
+def takes_few(rows: float, inputs: int, outputs: int) -> bool:
+    """Whether a product is our own for few rows: `takes_product` of `triton_kernels/product.py`."""
+    is_shallow = inputs <= 4 * FEW_INPUTS
+    most_rows = FEW_ROWS * (4 if inputs <= FEW_INPUTS else 1)
+    most_outputs = PROGRAMS * (32 if is_shallow else 8)
+    return rows <= most_rows and outputs <= most_outputs and inputs <= 16 * FEW_INPUTS
 
 
 def _launched(network: Network, step: StepRows, dtype: str, part: work.Part) -> Part:
@@ -152,17 +179,20 @@ def _launched(network: Network, step: StepRows, dtype: str, part: work.Part) -> 
     given = vars(part)
     if part.role == "product":
         inputs, outputs = part.num_inputs, part.num_outputs
-        # logits have too many columns for it, and float8 has products of torch's
-        most = FEW_ROWS * (4 if inputs <= FEW_INPUTS else 1)
-        is_few = step.rows <= most and outputs < network.vocabulary and BYTES[dtype] > 1
+        # float8 has products of torch's
+        is_few = takes_few(step.rows, inputs, outputs) and BYTES[dtype] > 1
         is_cold = network.num_weights * BYTES[dtype] > CACHE_BYTES
         blocks = 0 if is_few else math.ceil(step.rows / BLOCK) * math.ceil(outputs / BLOCK)
         return Part(**given, num_blocks=blocks, is_cold=is_cold, is_few=is_few)
     if part.role == "attention":
-        high = math.ceil(step.beam / TILE_ROWS)
-        programs = step.sources * math.ceil(high / MOST_TILES) * network.width / network.head
+        # a program has the rows of all heads that read a head of keys
+        high = math.ceil(step.beam * network.query_width / network.key_width / TILE_ROWS)
+        num_heads = network.key_width / network.head
+        programs = step.sources * math.ceil(high / MOST_TILES) * num_heads
         tiles = min(high, MOST_TILES) * sum(math.ceil(n / TILE_KEYS) for n in part.keys)
-        return Part(**given, num_blocks=math.ceil(programs), num_tiles=tiles)
+        return Part(
+            **given, num_blocks=math.ceil(programs), num_tiles=tiles * network.head / TILE_HEAD
+        )
     return Part(**given)
 
 
@@ -194,20 +224,22 @@ def books_us(network: Network, sources: float) -> float:
     )
 
 
-def counted_kernels(layers: int, few: bool = False, phase: str | None = None) -> Counter[str]:
+def counted_kernels(network: Network, few: bool = False, phase: str | None = None) -> Counter[str]:
     """How many kernels of a step of `fixed_beam` have each role, as `make launches` counted them.
 
     Other depths follow from the two that were counted.
 
     Args:
+        network: with an encoder, or one of `decoders.SHAPES` of any depth.
         few: of one source, not of 64.
         phase: of this one alone.
     """
-    first, second = (_counted_row(num, 1 if few else 64) for num in (3, 6))
+    first, second = _counted_rows(network, 1 if few else 64)
     found: Counter[str] = Counter()
     for role in ROLES:
         one, other = (_of_role(row, role, phase) for row in (first, second))
-        found[role] = round(one + (layers - 3) * (other - one) / 3)
+        each = (other - one) / (second["layers"] - first["layers"])
+        found[role] = round(one + (network.layers - first["layers"]) * each)
     return found
 
 
@@ -221,12 +253,17 @@ def _of_role(row: dict, role: str, phase: str | None) -> int:
     )
 
 
-def _counted_row(layers: int, sources: int) -> dict:
-    """What `make launches` counted for a step of `fixed_beam`."""
+def _counted_rows(network: Network, sources: int) -> list[dict]:
+    """What `make launches` counted for a step of `fixed_beam` of such layers, the fewest first."""
+    named = [
+        name
+        for name in decoders.SHAPES
+        if replace(NETWORKS[name], layers=network.layers) == network
+    ]
+    step = f"fixed_beam, {named[0]}" if named else "fixed_beam"
     rows = json.loads((RESULTS / "launches.json").read_text("utf-8"))["rows"]
-    wanted = {"algorithm": "fixed_beam", "layers": layers, "sources": sources}
-    [row] = [row for row in rows if row.items() >= wanted.items()]
-    return row
+    wanted = {"algorithm": step, "sources": sources}
+    return sorted((row for row in rows if row.items() >= wanted.items()), key=itemgetter("layers"))
 
 
 def rows_of(gpu: str, name: str, shape: tuple[int, int], dtype: str) -> Iterator[dict]:
@@ -237,7 +274,7 @@ def rows_of(gpu: str, name: str, shape: tuple[int, int], dtype: str) -> Iterator
     limit = whole(least).us(machine, dtype)
     yield {"case": case, "system": "limit", "kernels": 0, **_estimate(limit, limit)}
     own = parts(network, sources, beam, dtype, launched=True)
-    counted = counted_kernels(network.layers, few=sources < 2 and BYTES[dtype] > 1)
+    counted = counted_kernels(network, few=sources < 2 and BYTES[dtype] > 1)
     us = by_role(machine, own, dtype, counted, books_us(network, sources))
     number = counted.total()
     yield {"case": case, "system": STEP, "kernels": number, **_estimate(sum(us.values()), limit)}

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from benchmarks import decoders
 from benchmarks.gpu import expected, forecast
 from benchmarks.gpu.expected import significant
 from benchmarks.gpu.forecast import Part
@@ -43,6 +44,7 @@ from pybeam.inspect.work import whole
 CASES = [
     *(("example", 64, 5), ("widened", 64, 5), ("widened", 1, 5), ("example", 1, 5)),
     *(("widened", 64, 50), ("example", 64, 50)),
+    *((name, num_sources, 5) for name in decoders.SHAPES for num_sources in (1, 64)),
 ]
 STEP, REPEATS = "step", 7
 # beams whose kernels have budgets

@@ -17,6 +17,8 @@ BUDGETS: dict[str, dict[int, int]] = {
     "must_contain": {3: 42, 6: 75},
     "jacobi": {3: 43, 6: 76},
     "hybrid_jacobi": {3: 43, 6: 76},
+    "fixed_beam, Qwen3-0.6B": {1: 15, 2: 24},
+    "fixed_beam, Llama-3.2-1B": {1: 15, 2: 24},
 }
 
 TARGETS: dict[str, dict[int, int]] = {
@@ -33,4 +35,6 @@ TARGETS: dict[str, dict[int, int]] = {
     "must_contain": {},
     "jacobi": {3: 60},
     "hybrid_jacobi": {3: 60},
+    "fixed_beam, Qwen3-0.6B": {},
+    "fixed_beam, Llama-3.2-1B": {},
 }

@@ -3,9 +3,9 @@
     python -m benchmarks.gpu.launches [--only fixed_beam ...] [--names]
 
 A captured step costs its kernels' time and about two microseconds for each of them. Counts are those of
-`count_kernels`, for 64 sources and for one, whose few rows split the work of attention. Budgets stand
-in `launch_budgets.py`. The table goes to launches.json, in $OUT if that is set, else in
-benchmarks/results/.
+`count_kernels`, for 64 sources and for one, whose few rows split the work of attention. They are those of an
+M2M100, and for `fixed_beam` of decoders alone in the shapes of published ones, too. Budgets stand in
+`launch_budgets.py`. The table goes to launches.json, in $OUT if that is set, else in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import pybeam
+from benchmarks import decoders
 from benchmarks.gpu.count_kernels import META, PHASES, step_kernels
 from benchmarks.gpu.launch_budgets import BUDGETS, TARGETS
 from benchmarks.journal import Journal, results_folder
@@ -65,8 +67,15 @@ ALGORITHMS: dict[str, Algorithm] = {
     "jacobi": pybeam.jacobi(**LIMIT),
     "hybrid_jacobi": pybeam.hybrid_jacobi(8, 32, **LIMIT),
 }
+# steps of decoders alone, by the names of their networks
+DECODERS = {f"fixed_beam, {name}": name for name in decoders.SHAPES}
+STEPS = (*ALGORITHMS, *DECODERS)
 LAYERS = (3, 6)
+# of decoders alone, whose layers are large
+FEW_LAYERS = (1, 2)
 SOURCES = (64, 1)
+# of decoders alone: columns of logits, too many for a product of few rows, as their own
+COLUMNS = 8192
 IDENTITY = ("algorithm", "layers", "sources")
 # those of the example model, whose values do not matter
 SIZES = dict(d_model=256, decoder_ffn_dim=1024, max_position_embeddings=128, vocab_size=8000)
@@ -77,18 +86,16 @@ def main() -> None:
     journal = Journal(results_folder("cpu"), "launches", IDENTITY)
     rows, failures = [], []
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
-        for num_layers in LAYERS:
-            model = model_of(num_layers, Path(folder) / str(num_layers))
-            for name in options.only:
-                for num_sources in SOURCES:
-                    counts = kernels(model, name, num_sources)
-                    row = row_of(name, num_layers, num_sources, counts)
-                    journal.add(row)
-                    rows.append(row)
-                    if row["sum"] > row["budget"]:
-                        failures.append(row)
-                    if options.names:
-                        journal.say(f"{name}, {num_layers} layers: {listing(counts)}")
+        for name, num_layers, model in steps(options.only, Path(folder)):
+            for num_sources in SOURCES:
+                counts = kernels(model, name, num_sources)
+                row = row_of(name, num_layers, num_sources, counts)
+                journal.add(row)
+                rows.append(row)
+                if row["sum"] > row["budget"]:
+                    failures.append(row)
+                if options.names:
+                    journal.say(f"{name}, {num_layers} layers: {listing(counts)}")
     journal.finish(rows)
     for row in failures:
         journal.say(
@@ -104,9 +111,27 @@ def model_of(num_layers: int, folder: Path, dtype: str = "bfloat16") -> Model:
     return load_model(folder, device=META, dtype=dtype)
 
 
+def decoder_of(name: str, num_layers: int, folder: Path) -> Model:
+    """Make so many layers of one of `decoders.SHAPES`, without memory."""
+    sizes = dict(num_hidden_layers=num_layers, vocab_size=COLUMNS)
+    decoders.save_random(name, folder, **sizes)
+    return load_model(folder, device=META, dtype="bfloat16")
+
+
+def steps(names: Iterable[str], folder: Path) -> Iterator[tuple[str, int, Model]]:
+    """Yield the steps of these names, with the layers that they have and the models that take them."""
+    models = {num: model_of(num, folder / str(num)) for num in LAYERS}
+    for name in names:
+        of_decoder = DECODERS.get(name)
+        for num in LAYERS if of_decoder is None else FEW_LAYERS:
+            own = folder / f"{of_decoder}, {num}"
+            yield name, num, decoder_of(of_decoder, num, own) if of_decoder else models[num]
+
+
 def kernels(model: Model, name: str, num_sources: int) -> dict[str, Counter[str]]:
-    """Count the kernels of a step of the algorithm of that name."""
-    return step_kernels(model, ALGORITHMS[name], pybeam.Fifo(num_sources), num_sources)
+    """Count the kernels of the step of that name, one of `STEPS`."""
+    algorithm = ALGORITHMS["fixed_beam" if name in DECODERS else name]
+    return step_kernels(model, algorithm, pybeam.Fifo(num_sources), num_sources)
 
 
 def row_of(
@@ -135,10 +160,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=ALGORITHMS,
-        default=tuple(ALGORITHMS),
+        choices=STEPS,
+        default=STEPS,
         metavar="NAME",
-        help=f"some of {', '.join(ALGORITHMS)}",
+        help=f"some of {', '.join(STEPS)}",
     )
     parser.add_argument("--names", action="store_true", help="list the kernels by name")
     return parser.parse_args()

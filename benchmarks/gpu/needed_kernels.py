@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 import pybeam
+from benchmarks import decoders
 from benchmarks.gpu.count_kernels import META, many_multiprocessors
+from benchmarks.gpu.forecast import PROMPT_TOKENS
 from benchmarks.gpu.one_step import OneStep
 from benchmarks.kernels.bench_step import ALGORITHMS, JACOBI, LONGEST, SOURCE_TOKENS, Step
 from benchmarks.kernels.kernel import all_kernels
@@ -85,6 +87,17 @@ def network(name: str, dtype: str, folder: Path) -> Model:
     return pybeam.load_model(folder, device=META, dtype=dtype)
 
 
+def of_decoders() -> None:
+    """Open and step beams of decoders alone, by one layer each."""
+    for name in decoders.SHAPES:
+        with tempfile.TemporaryDirectory() as folder:
+            decoders.save_random(name, Path(folder, name), num_hidden_layers=1)
+            model = pybeam.load_model(Path(folder, name), device=META, dtype="bfloat16")
+        for num_beams in (64, 1):
+            tokens = [[5] * PROMPT_TOKENS] * num_beams
+            OneStep(model, ALGORITHMS["fixed_beam"](5), triton_backend, tokens, LONGEST)()
+
+
 def all_launches() -> list[Launch]:
     """One launch for each machine code that is needed."""
     launches: list[Launch] = []
@@ -93,5 +106,6 @@ def all_launches() -> list[Launch]:
             for dtype in dtypes:
                 with tempfile.TemporaryDirectory() as folder:
                     of_steps(network(name, dtype, Path(folder)))
+        of_decoders()
         of_benchmarks()
     return distinct(launches)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import torch
 
 import pybeam
+from benchmarks import decoders
 from benchmarks.gpu import expected
-from benchmarks.gpu.forecast import parts, whole
+from benchmarks.gpu.forecast import PROMPT_TOKENS, parts, whole
 from benchmarks.gpu.one_step import OneStep
 from benchmarks.kernels.kernel import Case, Cases, Kernel, WrongResult, times
 from benchmarks.networks import Networks
@@ -156,7 +157,8 @@ class Search(NamedTuple):
     def step(self, backend: str, depth: int | None = None) -> OneStep:
         """The step behind so many."""
         generator = torch.Generator().manual_seed(0)
-        model, shape = self.model, (self.num_beams, SOURCE_TOKENS)
+        model, is_alone = self.model, self.network in decoders.SHAPES
+        shape = self.num_beams, PROMPT_TOKENS if is_alone else SOURCE_TOKENS
         tokens = torch.randint(4, model.vocab_size, shape, generator=generator).tolist()
         algorithm = ALGORITHMS[self.algorithm](self.width)
         if depth is None:
@@ -166,7 +168,7 @@ class Search(NamedTuple):
 
 @cache
 def model_of(network: str, dtype: str, device: torch.device) -> Model:
-    """Load a network of this name."""
+    """Load a network of this name, one of `Networks` or of `decoders.SHAPES`."""
     with tempfile.TemporaryDirectory() as folder:
         if network == TINY:
             # it takes seconds to import
@@ -174,6 +176,9 @@ def model_of(network: str, dtype: str, device: torch.device) -> Model:
 
             save_tiny_model(Path(folder) / TINY, "m2m_100", max_position_embeddings=2 * LONGEST)
             return pybeam.load_model(Path(folder) / TINY, device=device, dtype=dtype)
+        if network in decoders.SHAPES:
+            decoders.save_random(network, Path(folder) / network)
+            return pybeam.load_model(Path(folder) / network, device=device, dtype=dtype)
         # weights of fewer bits are made as a model is loaded
         written = dtype if dtype == "float32" else "bfloat16"
         return Networks(Path(folder), str(device), written, CUDA.widened).ours(network, dtype)

@@ -1,11 +1,14 @@
 """The forecast of a step on a GPU: nothing is faster than the limit, and it is near what was measured."""
 
 import json
+from collections import Counter
 from itertools import product
 from statistics import median
 
 import pytest
+import torch
 
+from benchmarks import decoders
 from benchmarks.gpu import forecast
 from benchmarks.gpu.forecast import DTYPES, MACHINES, NETWORKS, SHAPES, Network, parts, rows_of
 from benchmarks.journal import RESULTS
@@ -89,6 +92,41 @@ def test_products_take_about_what_cublas_took():
                 if not part.is_few:
                     off.append(abs(part.us(MACHINES[gpu], row["dtype"]) / us - 1))
     assert len(off) > 100 and median(off) < 0.07
+
+
+@pytest.mark.parametrize("num_rows", [5, 16, 17, 64, 65, 320])
+def test_products_of_few_rows_are_those_that_the_kernel_takes(num_rows):
+    kernel = pytest.importorskip("pybeam.triton_kernels.product", exc_type=ImportError)
+    for network in NETWORKS.values():
+        for part in parts(network, num_rows, 1, "bfloat16"):
+            if part.role != "product":
+                continue
+            x = torch.empty(num_rows, part.num_inputs, dtype=torch.bfloat16, device="meta")
+            weight = x.new_empty(part.num_outputs, part.num_inputs)
+            assert part.is_few == kernel.takes_product(x, weight, has_norm=False), part
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("name", decoders.SHAPES)
+def test_kernels_of_a_decoder_alone_are_those_of_its_parts(name, few):
+    """Attentions and products were counted in one layer and in two."""
+    network = NETWORKS[name]
+    counted = forecast.counted_kernels(network, few)
+    own = Counter(part.role for part in parts(network, 1 if few else 64, 5, "bfloat16"))
+    assert (counted["product"], counted["attention"]) == (own["product"], own["attention"])
+    # one that turns heads and one of gates in each layer
+    assert counted["other"] == 2 * network.layers
+    # read, commit, and what puts prompts before trees
+    assert counted["books"] == 3
+
+
+def test_rows_of_heads_that_share_keys_are_one_tile():
+    """5 rows of two heads each, for 8 heads of keys of 128 numbers; 128 + 27 of these, and 5 new ones."""
+    own = parts(NETWORKS["Qwen3-0.6B"], 64, 5, "bfloat16")
+    attention = next(part for part in own if part.role == "attention")
+    assert attention.keys == (128 + 16 + 4 * 4 - 5, 5)
+    assert attention.num_blocks == 64 * 8
+    assert attention.num_tiles == (5 + 1) * 2
 
 
 def test_books_take_the_time_of_their_machine_code():

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 pytest.importorskip("tabulate")
 
+from benchmarks import decoders
 from benchmarks.gpu import kernels_of_a_step as tool
 from benchmarks.gpu.forecast import MACHINES, NETWORKS, Network, parts
 from benchmarks.gpu.roles import BUDGETS_US
 from benchmarks.journal import RESULTS
+from benchmarks.kernels.bench_step import Search
 from pybeam.inspect.gpu_kernels import role_of
 
 SIZES = NETWORKS["3 layers of 256"], 1, 5, "bfloat16"
@@ -92,6 +95,19 @@ def test_what_is_over_its_budget_is_named():
     assert not tool.over_budget({"width": 50, "listed": listed})
     assert not tool.over_budget({"width": 5, "listed": [{"kernel": "nvjet_a", "µs": 1e9}]})
     assert all(role_of(name) != "other" for name in BUDGETS_US)
+
+
+def test_a_decoder_alone_has_rows(monkeypatch):
+    """By the clock of the host, for a network of few numbers under that name."""
+    kind, sizes = decoders.SHAPES["Qwen3-0.6B"]
+    few = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, head_dim=8)
+    monkeypatch.setitem(decoders.SHAPES, "Qwen3-0.6B", (kind, sizes | few))
+    search = Search("Qwen3-0.6B", "float32", torch.device("cpu"), 2, 3, "fixed_beam")
+    with torch.inference_mode():
+        step, *rows = tool.measured(search)
+    assert step["network"]["layers"] == 2 and not step["network"]["has_cross"]
+    assert step["limit, µs"] > 0
+    assert rows[-1]["system"] == "between"
 
 
 def test_a_trial_keeps_its_rows(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -105,6 +107,23 @@ def test_a_layer_of_a_decoder_alone_is_few_kernels(launches, kind, tmp_path):
     assert counts[0]["prepend_prompts_kernel"] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fixed_beam, Qwen3-0.6B", "fixed_beam, Llama-3.2-1B"])
+def test_decoders_alone_have_the_kernels_of_the_table(launches, name, tmp_path):
+    table = json.loads((ROOT / "benchmarks" / "results" / "launches.json").read_text("utf-8"))
+    recorded = {
+        (row["layers"], row["sources"]): row for row in table["rows"] if row["algorithm"] == name
+    }
+    found = {}
+    for _, num_layers, own in launches.steps([name], tmp_path):
+        for num_sources in launches.SOURCES:
+            counts = launches.kernels(own, name, num_sources)
+            row = launches.row_of(name, num_layers, num_sources, counts)
+            assert row["sum"] <= row["budget"]
+            found[num_layers, num_sources] = row["names"]
+    assert found == {key: row["names"] for key, row in recorded.items()}
+
+
 def test_more_eos_ids_are_three_kernels_more(launches, model, monkeypatch):
     one = launches.kernels(model, "greedy", 1)["commit"]
     monkeypatch.setattr(model, "other_eos_ids", (5, 9, 11))
@@ -112,8 +131,10 @@ def test_more_eos_ids_are_three_kernels_more(launches, model, monkeypatch):
     assert several - one == {"eq": 1, "any": 1, "where": 1}
 
 
-def test_every_algorithm_has_a_budget(launches):
-    assert launches.BUDGETS.keys() == launches.TARGETS.keys() == launches.ALGORITHMS.keys()
+def test_every_step_has_a_budget(launches):
+    assert set(launches.BUDGETS) == set(launches.TARGETS) == set(launches.STEPS)
     for name, budgets in launches.BUDGETS.items():
-        assert set(budgets) == set(launches.LAYERS)
+        assert set(budgets) == set(
+            launches.FEW_LAYERS if name in launches.DECODERS else launches.LAYERS
+        )
         assert all(budgets[n] <= target for n, target in launches.TARGETS[name].items())
