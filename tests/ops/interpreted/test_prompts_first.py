@@ -70,7 +70,7 @@ class Step:
         cell[num_rows - num_padded :] = [-1] * num_padded
         self.rows = SimpleNamespace(
             # no cell is poisoned
-            tree=SimpleNamespace(is_forgotten=lambda cell: torch.zeros(0, dtype=torch.bool)),
+            tree=SimpleNamespace(is_forgotten=lambda cell: cell.new_zeros(0, dtype=torch.bool)),
             token=ints([draw.randint(0, 999) for _ in row_slots], device),
             position=ints(place, device),
             row_slot=ints(row_slots, device),
