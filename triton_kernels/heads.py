@@ -86,12 +86,13 @@ def turn_heads(
     num_heads: int,
     norms: Sequence[Any] | None,
     angles: tuple[Tensor, Tensor, Tensor] | None,
-) -> None:
-    """`pybeam.backends.torch_heads.turn_heads`, without layer norms."""
+) -> tuple[Tensor, Tensor]:
+    """`pybeam.backends.torch_heads.turn_heads`, without layer norms. The results lie where the heads lay."""
     num_rows, num_all, size = heads.shape
     assert heads.stride()[1:] == (size, 1), "heads of a row lie one behind another"
+    found = heads[:, :num_heads], heads[:, num_heads:]
     if not num_rows:
-        return
+        return found
     position, cos, sin = angles or (None, None, None)
     half = size // 2 if cos is None else cos.shape[1]
     query_norm, key_norm = norms or [(None, None, 0.0)] * 2
@@ -110,3 +111,4 @@ def turn_heads(
         REST=rest,
         num_warps=min(4, max(1, own * max(block, rest) // WARP_NUMBERS)),
     )
+    return found

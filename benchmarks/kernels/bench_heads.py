@@ -9,6 +9,7 @@ from torch import Tensor
 
 from benchmarks.kernels.clock import num_copies
 from benchmarks.kernels.kernel import FLASHINFER, Case, Cases, Kernel, cases, times
+from pybeam import backends
 from pybeam.backends import torch_heads, torch_layers
 from pybeam.inspect.work import Work
 
@@ -87,7 +88,6 @@ class TurnHeads(Kernel):
             (torch.randn(shape, device=device).to(torch_dtype)[:, :num], num_heads, own, angles)
             for _ in range(num_copies(device, self.work.num_bytes))
         ]
-        self.changes = [self.copies[0][0]]
 
     @classmethod
     def peers(cls, kind: str, case: Case) -> tuple[str, ...]:
@@ -95,8 +95,13 @@ class TurnHeads(Kernel):
         rope = (f"{FLASHINFER} rope",) if case.size[-1] == "no norms" else ()
         return (*super().peers(kind, case), *rope)
 
-    def in_torch(self, *given: object) -> None:
-        torch_layers.turn_heads(*given)
+    def result(self, name: str) -> list[Tensor]:
+        """Heads may be overwritten, so each backend has its own."""
+        heads, *others = self.copies[0]
+        return [*self.ours(backends.load(name), heads.clone(), *others)]
+
+    def in_torch(self, *given: object) -> tuple[Tensor, Tensor]:
+        return torch_layers.turn_heads(*given)
 
     def in_other(self, name: str) -> Callable[..., object]:
         """It takes positions in 64 bits, cosines and sines in one table, and gives new queries and keys."""

@@ -156,7 +156,7 @@ class Backend(Protocol):
     mixture: Callable[[Tensor, Sequence[Tensor]], None]
 
     # `torch_heads`, `torch_gumbel`, `packing` and `defaults` say what these do
-    turn_heads: Callable[..., None]
+    turn_heads: Callable[..., tuple[Tensor, Tensor]]
     perturb: Callable[..., Tensor]
     draw: Any  # the module of `draw` and `cut`, which samplers take; None: there is none
     fill_panels: Callable[[Tensor, Tensor], None]

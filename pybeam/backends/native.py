@@ -154,11 +154,11 @@ def perturb(*given: Any) -> Tensor:
     return torch_gumbel.perturb(*given)
 
 
-def turn_heads(*given: Any) -> None:
+def turn_heads(*given: Any) -> tuple[Tensor, Tensor]:
     # a program turns its heads itself
     from pybeam.backends import torch_heads
 
-    torch_heads.turn_heads(rms_norm, rotary, *given)
+    return torch_heads.turn_heads(rms_norm, rotary, *given)
 
 
 prompt_attention = operator("prompt_attention")

@@ -32,8 +32,8 @@ def turn_heads(
     num_heads: int,
     norms: Sequence[Parts] | None,
     angles: Angles | None,
-) -> None:
-    """Replace heads of queries and of keys by their norms, and turn these.
+) -> tuple[Tensor, Tensor]:
+    """Return queries [n, H, D] and keys [n, G, D], with their norms and turned. Heads may be overwritten.
 
     Args:
         norm, turn: `rms_norm` and `rotary` of the backend.
@@ -43,13 +43,24 @@ def turn_heads(
         angles: by which the first numbers of each head turn, twice as many as there are angles of a row;
             None: no head turns.
     """
-    for i, x in enumerate(heads.tensor_split((num_heads,), 1)):
-        if norms is not None:
-            weight, bias, epsilon = norms[i]
-            if bias is None:
-                x.copy_(norm(x, weight, epsilon))
-            else:
-                x.copy_(F.layer_norm(x, weight.shape, weight, bias, epsilon))
-        if angles is not None:
-            turned = x[..., : 2 * angles[1].shape[1]]
-            turned.copy_(turn(turned, *angles))
+    query, key = heads[:, :num_heads], heads[:, num_heads:]
+    if norms is not None:
+        query, key = (_normed(norm, *pair) for pair in zip((query, key), norms, strict=True))
+    if angles is not None:
+        query, key = (_turned(turn, x, angles) for x in (query, key))
+    return query, key
+
+
+def _normed(norm: Callable[[Tensor, Tensor, float], Tensor], x: Tensor, parts: Parts) -> Tensor:
+    weight, bias, epsilon = parts
+    if bias is None:
+        return norm(x, weight, epsilon)
+    return F.layer_norm(x, weight.shape, weight, bias, epsilon)
+
+
+def _turned(
+    turn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], x: Tensor, angles: Angles
+) -> Tensor:
+    size = 2 * angles[1].shape[1]
+    turned = turn(x[..., :size], *angles)
+    return turned if size == x.shape[-1] else torch.cat((turned, x[..., size:]), -1)

@@ -171,11 +171,11 @@ def add_norm(
     return layer_norm(x, weight, shift, epsilon)
 
 
-def turn_heads(*given: Any) -> None:
+def turn_heads(*given: Any) -> tuple[Tensor, Tensor]:
     # a decoder that has an encoder turns nothing
     from pybeam.backends import torch_heads
 
-    torch_heads.turn_heads(rms_norm, torch_heads.rotary, *given)
+    return torch_heads.turn_heads(rms_norm, torch_heads.rotary, *given)
 
 
 def gated(x: Tensor, activation: int) -> Tensor:

@@ -83,11 +83,11 @@ rms_norm = _unless_float64(rms_norm_kernel, layers.rms_norm)
 gated = _unless_float64(gated_kernel, layers.gated)
 
 
-def turn_heads(heads: Tensor, num_heads: int, norms: Any, angles: Any) -> None:
+def turn_heads(heads: Tensor, num_heads: int, norms: Any, angles: Any) -> tuple[Tensor, Tensor]:
     # no decoder known has layer norms of heads
     has_bias = norms is not None and norms[0][1] is not None
     is_own = heads.dtype != torch.float64 and not has_bias
-    (heads_kernel if is_own else layers.turn_heads)(heads, num_heads, norms, angles)
+    return (heads_kernel if is_own else layers.turn_heads)(heads, num_heads, norms, angles)
 
 
 def beam_read(

@@ -1,4 +1,4 @@
-"""`turn_heads`: queries and keys get their norms, and turn by the angles of their positions, in place."""
+"""`turn_heads`: queries and keys get their norms, and turn by the angles of their positions."""
 
 from __future__ import annotations
 
@@ -60,17 +60,18 @@ def test_as_its_formula(backend, device, num_rows, num_heads, num_key_heads, siz
     norms = norms_of(size, device) if has_norms else None
     angles = angles_of(num_rows, half, device) if half else None
     turn_heads = load(backend).turn_heads
-    assert turn_heads(heads, num_heads, norms, angles) is None
+    found = turn_heads(heads, num_heads, norms, angles)
+    assert [part.shape[1] for part in found] == [num_heads, num_key_heads]
+    y = torch.cat(found, 1)
     expected = exact(before[:, 1 : 1 + num], num_heads, norms, angles)
-    torch.testing.assert_close(heads.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)
     for place in (0, *range(1 + num, joint.shape[1])):
         assert torch.equal(joint[:, place], before[:, place])
     if num_rows:
         # a row does not depend on the others
         last = before[-1:, 1 : 1 + num].contiguous()
         own = angles and (angles[0][-1:], *angles[1:])
-        turn_heads(last, num_heads, norms, own)
-        assert torch.equal(last, heads[-1:])
+        assert torch.equal(torch.cat(turn_heads(last, num_heads, norms, own), 1), y[-1:])
 
 
 def test_by_hand(backend, device):
@@ -81,13 +82,13 @@ def test_by_hand(backend, device):
         torch.tensor([[0.0], [1.0]], device=device),
     )
     position = torch.tensor([0, 1], dtype=torch.int32, device=device)
-    load(backend).turn_heads(heads, 1, None, (position, cos, sin))
-    assert heads.tolist() == [[[1, 7, 0], [0, 1, 7]], [[-7, 1, 0], [-1, 0, 7]]]
+    query, key = load(backend).turn_heads(heads, 1, None, (position, cos, sin))
+    assert torch.cat((query, key), 1).tolist() == [[[1, 7, 0], [0, 1, 7]], [[-7, 1, 0], [-1, 0, 7]]]
     heads = torch.tensor([[[3.0, 3.0], [3.0, 3.0]]], device=device)
     weight = torch.tensor([2.0, 4.0], device=device)
     norms = (weight, None, 0.0), (weight / 4, None, 27.0)
-    load(backend).turn_heads(heads, 1, norms, None)
-    assert heads.tolist() == [[[2, 4], [0.25, 0.5]]]
+    query, key = load(backend).turn_heads(heads, 1, norms, None)
+    assert query.tolist() == [[[2, 4]]] and key.tolist() == [[[0.25, 0.5]]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -97,17 +98,19 @@ def test_norms_are_rounded_before_they_turn(backend, device, dtype):
     heads = torch.randn(5, 6, 48, device=device).to(dtype)
     norms = [(weight.to(dtype), *rest) for weight, *rest in norms_of(48, device)]
     angles, turn_heads, apart = angles_of(5, 24, device), load(backend).turn_heads, heads.clone()
-    turn_heads(heads, 4, norms, angles)
-    turn_heads(apart, 4, norms, None)
-    turn_heads(apart, 4, None, angles)
-    assert torch.equal(heads, apart)
+    found = turn_heads(heads, 4, norms, angles)
+    apart = torch.cat(turn_heads(apart, 4, norms, None), 1)
+    for own, other in zip(found, turn_heads(apart, 4, None, angles), strict=True):
+        assert torch.equal(own, other)
 
 
 def test_nan_stays_in_its_head(backend, device):
     heads = torch.randn(3, 4, 8, device=device)
     heads[1, 2, 5] = float("nan")
-    load(backend).turn_heads(heads, 2, norms_of(8, device), angles_of(3, 4, device))
-    assert heads[1, 2].isnan().all() and heads.isnan().sum() == 8
+    norms, angles = norms_of(8, device), angles_of(3, 4, device)
+    query, key = load(backend).turn_heads(heads, 2, norms, angles)
+    assert not query.isnan().any()
+    assert key[1, 0].isnan().all() and key.isnan().sum() == 8
 
 
 def test_layer_norms(backend, device):
@@ -115,5 +118,5 @@ def test_layer_norms(backend, device):
     heads, norms, angles = torch.randn(3, 4, 8), norms_of(8, device, True), angles_of(3, 4, device)
     heads = heads.to(device)
     expected = exact(heads, 3, norms, angles)
-    load(backend).turn_heads(heads, 3, norms, angles)
-    torch.testing.assert_close(heads.double(), expected, rtol=1e-5, atol=1e-5)
+    y = torch.cat(load(backend).turn_heads(heads, 3, norms, angles), 1)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)

@@ -169,6 +169,7 @@ class Stack:
         if layer.rotary is not None:
             table = self.rotary[layer.rotary]
             angles = place, table.cos, table.sin
-        if norms is not None or angles is not None:
-            self.kernels.turn_heads(qkv[:, : heads + key_heads], heads, norms, angles)
-        return qkv.split((heads, key_heads, key_heads), 1)
+        if norms is None and angles is None:
+            return qkv.split((heads, key_heads, key_heads), 1)
+        both, value = qkv.split((heads + key_heads, key_heads), 1)
+        return *self.kernels.turn_heads(both, heads, norms, angles), value
