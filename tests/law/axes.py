@@ -337,6 +337,7 @@ BACKENDS = ("native", "reference")
 # values beside those of `AXES`, for `test_law_on_gpu.py`
 ON_A_GPU: dict[str, tuple[str, ...]] = {
     "algorithm": ("fixed_beam, wide",),
+    "weights": ("float32, plain",),
     "backend": ("triton",),
 }
 

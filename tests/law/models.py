@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -25,6 +27,8 @@ LENGTHS = (3, 1, 5, 2)
 # an encoder of fewer bits attends over 64 positions and more in products of bfloat16 pairs
 LONG = {"t5": (3, 65, 64, 2)}
 CPU = torch.device("cpu")
+# weights of layers that are as on a GPU on a CPU, too: not packed
+PLAIN = "float32, plain"
 
 
 @cache
@@ -54,7 +58,10 @@ def model_of(kind: str, weights: str, device: torch.device = CPU) -> Model:
         name = kind.removeprefix("wrapped-")
         network = tiny_network(name).to(device)
         return wrap(network, cache="dense" if name in DENSE else "tree")
-    with tempfile.TemporaryDirectory(prefix="law-") as directory:
+    packs = nullcontext()
+    if weights == PLAIN:
+        weights, packs = "float32", patch("pybeam.models.weights.can_pack", lambda *_: False)
+    with tempfile.TemporaryDirectory(prefix="law-") as directory, packs:
         return _loaded(Path(directory), kind, weights, device)
 
 

@@ -31,6 +31,7 @@ from law.array import CoveringArray
 from law.case import INTERPRETED, Case
 from law.entries import run
 from law.laws import NEAR, assert_laws, assert_nothing_is_left, assert_same, results_alone
+from law.models import PLAIN
 from support import on_a_gpu, triton_process
 
 VALUES: dict[str, tuple[str, ...]] = {
@@ -54,7 +55,8 @@ VALUES: dict[str, tuple[str, ...]] = {
         *("m2m_100", "rnn", "marian-ssru", "t5", "causal-mistral", "causal-qwen3_moe"),
         *("causal-bloom", "Speech2Text", "Whisper", "FireRedASR", "ensemble", "wrapped-mistral"),
     ),
-    "weights": ("float32",),
+    # on a GPU no layers are packed; in the interpreter some are, whose cases take a quarter of the time
+    "weights": ("float32", PLAIN) if triton_process.is_interpreting() else ("float32",),
     "prefix": ("none", "scored", "guessed"),
     "override": ("none", "width", "lengths", "thresholds", "processors"),
     "output": axes.OUTPUTS,
@@ -109,7 +111,7 @@ def check(row: dict[str, str], place: torch.device) -> None:
 
 
 def assert_as_on_a_cpu(case: Case) -> None:
-    on_cpu = Case({**case.values, "backend": "native"})
+    on_cpu = Case({**case.values, "weights": "float32", "backend": "native"})
     for ours, theirs in zip(results_alone(case), results_alone(on_cpu), strict=True):
         assert_same(ours, theirs, NEAR)
 
@@ -149,10 +151,19 @@ def rows() -> Iterator[dict[str, str]]:
 
 
 def first_of_each() -> Iterator[Any]:
-    """A row of each algorithm in `INTERPRETED`. Sources of t5 are so long that its cases take minutes."""
-    firsts = {row["algorithm"]: row for row in reversed(array().rows) if row["model"] != "t5"}
-    for algorithm in INTERPRETED:
-        yield pytest.param(firsts[algorithm], id=str(Case(firsts[algorithm])))
+    """A row of each algorithm in `INTERPRETED`, and one of a decoder alone whose layers are Triton's.
+
+    Sources of t5 are so long that its cases take minutes.
+    """
+    packed, plain = (
+        [row for row in reversed(array().rows) if row["weights"] == weights]
+        for weights in VALUES["weights"]
+    )
+    firsts = {row["algorithm"]: row for row in packed if row["model"] != "t5"}
+    alone = {row["model"]: row for row in plain}
+    # with norms and turns of heads, gates and experts
+    for row in (*(firsts[algorithm] for algorithm in INTERPRETED), alone["causal-qwen3_moe"]):
+        yield pytest.param(row, id=str(Case(row)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
