@@ -81,7 +81,8 @@ class TurnHeads(Kernel):
         # heads of queries and of keys are read and written, those of values stay
         self.work = Work(2 * num_rows * num * size * torch_dtype.itemsize, 0)
         angles, has_norms = angles_of(device, num_rows, size), norms == "norms"
-        weights = torch.rand(2, size, device=device).to(torch_dtype) + 0.5
+        # float32, as in a model in bfloat16
+        weights = torch.rand(2, size, device=device) + 0.5
         own = [(weight, None, EPSILON) for weight in weights] if has_norms else None
         shape = num_rows, num + num_key_heads, size
         self.copies = [
