@@ -322,8 +322,7 @@ template <class Logit, bool kIsWide, class Left>
 __device__ void finish_beam(const SelectParams& p, const Left& left, const Span& span,
                             BeamMemory& memory) {
     const int number = span.beam;
-    static_assert(kBins / 4 <= kThreads);
-    if (threadIdx.x < kBins / 4) reinterpret_cast<uint4*>(memory.bin)[threadIdx.x] = {0, 0, 0, 0};
+    for (int i = threadIdx.x; i < kBins; i += kThreads) memory.bin[i] = 0;
     if (threadIdx.x == 0) {
         memory.list.count = memory.list.num_groups = 0;
         memory.bound = 0xffffffffu;
