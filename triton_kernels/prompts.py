@@ -182,6 +182,8 @@ def prepend_prompts(
     prompt_cell, length, last = prompts
     num_sources, num_rows = own.slot.numel(), rows.token.numel()
     (num_slots, max_live), max_prompt = own.cell.shape, prompt_cell.shape[1]
+    # the first part of a tree's list writes how many cells there are
+    assert max_live or not num_sources, "a tree has room for cells"
     empty = partial(torch.empty, dtype=torch.int32, device=own.cell.device)
     num_words = 0 if own.mask is None else own.mask.shape[2]
     found = own._replace(cell=empty(num_slots, max_prompt + max_live), num_cells=empty(num_slots))

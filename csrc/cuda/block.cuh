@@ -57,7 +57,7 @@ struct Rank {
     int total;
 };
 
-// The ranks of two flags. Those of one take no more code if the other is false for the compiler.
+// The ranks of two flags, for the barriers of one: both counts of a warp share a number.
 struct Ranks {
     Rank first, second;
 };
